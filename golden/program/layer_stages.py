@@ -141,8 +141,11 @@ class Compiler:
 
     # Stages
 
-    def norm(self, x: Array, weight: Array, y: Array) -> None:
-        """RMSNorm of every token, as `vector_programs.rms_norm`; the weight comes from memory for each token."""
+    def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None) -> None:
+        """RMSNorm of every token, as `vector_programs.rms_norm`; the weight comes from memory for each token.
+
+        scaled : where the numbers go, too, as they are before the weight, rounded
+        """
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
         mean, root, half, rest = range(4)
@@ -161,6 +164,10 @@ class Compiler:
             self.scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
             self.scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
             self.vector(words, a=SCALAR, scalar_a=root, b=BANK, write=Bank.A)
+            if scaled:
+                self.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
+                self.out(words)
+                self.store(scaled, t * length, 1, words, 0)
             self.load(weight, 0, 1, words, 0, LoadTo.VECTOR)
             self.vector(words, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
             self.out(words)

@@ -1,17 +1,17 @@
 """Compiles the hybrid memory's history branch of a layer: a Mamba-1 block, from the normed hidden state to its output.
 
-`BranchPlan` takes a pass of T tokens through eight stages on a VPE with the feature "hybrid":
+`BranchPlan` takes a pass of T tokens through four stages on a VPE with the feature "hybrid":
 
 =========  ===========================================================================================================
-project    GEMM: inputs of the convolution, and the gate z
-convolve   causal convolution with SiLU gives x; the last inputs stay for the next pass
+project    by columns: inputs of the convolution, causal convolution with SiLU; x, and the last inputs for the next pass
 select     GEMM: low-rank step sizes, B and C
-v          GEMM: step sizes of all channels
-steps      dt = softplus(v + bias), u = dt x
-scan       the selective scan of `golden.program.scan_stages`; its state stays in memory for the next pass
-gate       (y + D x) SiLU(z)
+scan       by columns: step sizes, selective scan, gate; its state stays in memory for the next pass. One stage for each
+           group of tokens that fits in the scratchpads and banks: scan, scan_1 and so on
 join       GEMM, added to `sum`: for example the attention's output
 =========  ===========================================================================================================
+
+The stages by columns are those of `golden.program.scan_stages`. Weights are loaded once for all tokens of a pass, but
+for those of the scan, which each group of tokens loads.
 
 Operands of GEMMs are BF16, and so are x, z, B, C, A, D and the weights of the convolution. The state, dt, u, y and all
 sums of products are FP32. `join` adds its products in FP32 to the BF16 numbers of `sum`, slice by slice, and rounds the
@@ -20,6 +20,8 @@ result once to BF16. `golden.policies.state_space.HistoryBranch` is the same bra
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +29,8 @@ import numpy as np
 from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
 from golden.program.isa import LxeFormat
-from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
-from golden.program.scan_stages import ScanCompiler
+from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
+from golden.program.scan_stages import Places, Record, ScanCompiler
 from golden.program.stage_plan import Plan
 
 if TYPE_CHECKING:
@@ -71,84 +73,113 @@ class BranchPlan(Plan):
         for name, value in (("width", shape.width), ("out", out), ("expand * width", self.inner)):
             check(value % n == 0, name, value, f"must be a multiple of lanes = {n}")
         check(state >= 2 and state & (state - 1) == 0, "state", state, "must be a power of two, at least 2")
-        depth = max(2 * state, state + 2 + state // 2, tokens + params.conv)
+        depth = max(Places(state, 1).depth, tokens + 2 * params.conv - 1)
         check(depth <= fmt.depth, "depth", fmt.depth, f"must be at least {depth} for this state and these tokens")
+        least = min(n, 2 * state) + shape.width // n + -(-self.rank // n)
+        check(least <= fmt.x_depth, "x_depth", fmt.x_depth, f"must be at least {least}: the operands of a token's scan")
         low, bc = (-(-k // n) * n for k in (self.rank, 2 * state))
-        ones = 2 * state * (bc // n)
-        check(ones <= fmt.w_depth, "w_depth", fmt.w_depth, f"must be at least {ones}: the scan spreads B and C")
-        sizes = {
-            "x_in": (self.inner, shape.width),
-            "z_in": (self.inner, shape.width),
-            "low": (low, self.inner),
-            "bc": (bc, self.inner),
-            "dt": (self.inner, low),
-            "out": (out, self.inner),  # of a segment, which no block crosses
-        }
         given = cuts or {}
-        self.cuts = {name: given.get(name) or self._cut(rows, k, k) for name, (rows, k) in sizes.items()}
+        whole = {"low": (low, self.inner), "bc": (bc, self.inner), "out": (out, self.inner)}  # `out`: of a segment
+        self.cuts = {name: given.get(name) or self._cut(rows, k, k) for name, (rows, k) in whole.items()}
         if "out" not in given:
             self.cuts["out"] = replace(self.cuts["out"], blocks=segments * self.cuts["out"].blocks)
+        self._cut_columns(low // n, bc // n, given)
         own = Space(max(4096, 4 * n), Register.KV)
         self.weights, self.work, kept = spaces or (Space(own.align, Register.WEIGHTS), own, own)
-        self.arrays = self._place(sizes, kept) | {"sum": total}
+        self.arrays = self._place(low, bc, kept) | {"sum": total}
         self.stages = list(self._stages())
 
-    def _place(self, sizes: dict[str, tuple[int, int]], kept: Space) -> dict[str, Array]:
-        """Lay out all arrays but the sum, those that outlive a pass in `kept`. The arrays by name."""
+    def _cut_columns(self, low: int, bc: int, given: dict[str, Tiling]) -> None:
+        """Choose how the tiles of columns are cut, and the groups of tokens of the scan.
+
+        low, bc : words of a row of `low` and of `bc` · given : as `cuts`
+
+        Sets `cuts`, `groups` (tokens of each), `keeps_normed` (whether X holds the input of all tokens in `project`),
+        and the records `inputs` and `gates`.
+        """
+        f, tokens, state = self.fmt, self.shape.tokens, self.params.state
+        columns, normed = self.inner // f.lanes, self.shape.width // f.lanes
+        self.keeps_normed = tokens * normed <= f.x_depth
+        taps = {"taps": self.params.conv, "bias": 2}
+        cuts = [given["x_in"]] if "x_in" in given else [Tiling(columns, 1, k, normed // k) for k in divisors(normed)]
+        for cut in cuts:
+            if 2 * cut.words <= f.w_depth and (self.keeps_normed or tokens * cut.words <= f.x_depth // 2):
+                break
+        self.cuts["x_in"] = cut
+        self.inputs = _record("project_weight", {"x_in": cut}, taps, f.lanes, cut.words, 2 * cut.words)
+        # The scan takes the tiles `dt` and `z_in` in turns: the more tokens W, X and the banks hold beside them, the
+        # better.
+        most = max((k for k in range(1, tokens + 1) if Places(state, k).depth <= f.depth), default=0)
+        most = min(most, (f.x_depth - min(f.lanes, 2 * state)) // (normed + low))
+        step = Tiling(columns, 1, 1, low)
+        cuts = [given["z_in"]] if "z_in" in given else [Tiling(columns, 1, k, normed // k) for k in divisors(normed)]
+        ways = []
+        for cut in cuts:
+            second = max(low, cut.words) if cut.slices > 1 else low
+            behind = second + (max(low, cut.words) if cut.slices % 2 == 0 else cut.words)
+            rows = min(most, (f.w_depth - behind) // bc)
+            if rows > 0:
+                ways.append((-(-tokens // rows), cut.slices, cut, second, behind))
+        reason = "must hold B and C of a token, a column's tile of low-rank steps and a slice of its tile of gates"
+        check(bool(ways), "w_depth", f.w_depth, reason)
+        count, _, cut, second, behind = min(ways, key=lambda way: way[:2])
+        self.groups = [tokens * (k + 1) // count - tokens * k // count for k in range(count)]
+        self.cuts |= {"z_in": cut, "dt": step}
+        more = {"bias": 2, "a_d": state + 1}
+        self.gates = _record("scan_weight", {"z_in": cut, "dt": step}, more, f.lanes, second, behind)
+
+    def x_places(self, rows: int) -> tuple[int, int]:
+        """First words of `low` and of `normed` in X during the scan of a group, behind the words of `ones`."""
+        low = min(self.fmt.lanes, 2 * self.params.state)
+        return low, low + rows * (self["low"].shape[-1] // self.fmt.lanes)
+
+    def _place(self, low: int, bc: int, kept: Space) -> dict[str, Array]:
+        """Lay out all arrays but the sum, those that outlive a pass in `kept`. The arrays by name.
+
+        low, bc : numbers of a row of `low` and of `bc`
+        """
         n, tokens, state, inner = self.fmt.lanes, self.shape.tokens, self.params.state, self.inner
-        taps, columns, bc = self.params.conv, self.inner // self.fmt.lanes, sizes["bc"][0]
-        cuts = {name: (cut.blocks, cut.slices, cut.tiles * n, cut.words * n) for name, cut in self.cuts.items()}
+        columns = inner // n
+        dims = {
+            name: (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
+            for name, cut in self.cuts.items()
+            if name in ("low", "bc", "out")
+        }
         weights: tuple[tuple[str, tuple[int, ...], type], ...] = (
-            *((f"{name}_weight", dims, BF16) for name, dims in cuts.items()),
-            ("conv_weight", (columns, taps, n), BF16),
-            ("conv_bias", (inner,), np.float32),
-            ("dt_bias", (inner,), np.float32),
-            ("a", (columns, state, n), BF16),
-            ("d", (inner,), BF16),
-            ("ones", (2 * state, n, bc), BF16),
+            *((f"{name}_weight", shape, BF16) for name, shape in dims.items()),
+            *((record.name, (columns, record.words, n), BF16) for record in (self.inputs, self.gates)),
+            ("ones", (1, n, n), BF16),
         )
         work: tuple[tuple[str, tuple[int, ...], type], ...] = (
             ("normed", (1, tokens, self.shape.width), BF16),
-            ("z", (tokens, inner), BF16),
             ("x", (1, tokens, inner), BF16),
-            ("low", (1, tokens, sizes["low"][0]), BF16),
+            ("low", (1, tokens, low), BF16),
             ("bc", (tokens, bc), BF16),
-            ("v", (tokens, inner), np.float32),
-            ("dt", (tokens, inner), np.float32),
-            ("u", (tokens, inner), np.float32),
-            ("y", (tokens + 1, inner), np.float32),
             ("gated", (1, tokens, inner), BF16),
         )
-        # `inputs` comes last, as its size depends on the tokens of the pass.
-        stay = ("state", (columns, state, n), np.float32), ("inputs", (taps - 1 + tokens, inner), BF16)
-        own = {
-            name: space.add(f"history_{name}", dims, dtype)
+        stay = ("state", (columns, state, n), np.float32), ("kept", (self.params.conv - 1, inner), BF16)
+        return {
+            name: space.add(f"history_{name}", shape, dtype)
             for space, arrays in ((self.weights, weights), (self.work, work), (kept, stay))
-            for name, dims, dtype in arrays
+            for name, shape, dtype in arrays
         }
-        own["kept"] = replace(own["inputs"], name="history_kept", shape=(taps - 1, inner))
-        new = own["inputs"].offset + (taps - 1) * inner * 2
-        return own | {"new": replace(own["inputs"], name="history_new", shape=(tokens, inner), offset=new)}
 
     def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         a = self.arrays
-
-        def project() -> None:
-            c.product(a["normed"], "x_in", a["new"])
-            c.product(a["normed"], "z_in", a["z"])
 
         def select() -> None:
             c.product(a["x"], "low", a["low"])
             c.product(a["x"], "bc", a["bc"])
 
+        ends = list(accumulate(self.groups))
+        scans = [
+            ("scan" + f"_{k}" * bool(k), ("gated", "state"), partial(c.scan, end - rows, rows))
+            for k, (rows, end) in enumerate(zip(self.groups, ends, strict=True))
+        ]
         return [
-            ("project", ("new", "z"), project),
-            ("convolve", ("x", "kept"), c.convolve),
+            ("project", ("x", "kept"), c.project),
             ("select", ("low", "bc"), select),
-            ("v", ("v",), lambda: c.product(a["low"], "dt", a["v"])),
-            ("steps", ("dt", "u"), c.steps),
-            ("scan", ("y", "state"), c.scan),
-            ("gate", ("gated",), c.gate),
+            *scans,
             ("join", ("sum",), lambda: c.product(a["gated"], "out", a["sum"], add=True)),
         ]
 
@@ -156,22 +187,45 @@ class BranchPlan(Plan):
         """The arrays of weights by name, from the branch's FP32 parameters."""
         n, state, rank, inner = self.fmt.lanes, self.params.state, self.rank, self.inner
         low, bc = (self[name].shape[-1] for name in ("low", "bc"))
-        by_column = (inner // n, n)
+        columns = inner // n
         matrices = {
-            "x_in": branch.in_proj[:, :inner],
-            "z_in": branch.in_proj[:, inner:],
             "low": np.pad(branch.x_proj[:, :rank], ((0, 0), (0, low - rank))),
             "bc": np.pad(branch.x_proj[:, rank:], ((0, 0), (0, bc - 2 * state))),
-            "dt": np.pad(branch.dt_proj, ((0, low - rank), (0, 0))),
             "out": branch.out_proj,
         }
-        ones = np.zeros(self["ones"].shape, np.float32)
-        ones[np.arange(2 * state), :, np.arange(2 * state)] = 1
-        return {f"{name}_weight": self.matrix(name, w) for name, w in matrices.items()} | {
-            "conv_weight": to_bf16(branch.conv_weight.reshape(-1, *by_column).swapaxes(0, 1)),
-            "conv_bias": branch.conv_bias,
-            "dt_bias": branch.dt_bias,
-            "a": to_bf16(branch.a.reshape(*by_column, state).swapaxes(1, 2)),
-            "d": to_bf16(branch.d),
-            "ones": to_bf16(ones),
+        inputs = {
+            "x_in": self._tiles("x_in", branch.in_proj[:, :inner]),
+            "taps": to_bf16(branch.conv_weight.reshape(-1, columns, n).swapaxes(0, 1)),
+            "bias": _halves(branch.conv_bias.reshape(columns, n)),
         }
+        a, d = to_bf16(branch.a.reshape(columns, n, state).swapaxes(1, 2)), to_bf16(branch.d.reshape(columns, 1, n))
+        gates = {
+            "z_in": self._tiles("z_in", branch.in_proj[:, inner:]),
+            "dt": self._tiles("dt", np.pad(branch.dt_proj, ((0, low - rank), (0, 0)))),
+            "bias": _halves(branch.dt_bias.reshape(columns, n)),
+            "a_d": np.concatenate([a, d], axis=1),
+        }
+        return {f"{name}_weight": self.matrix(name, w) for name, w in matrices.items()} | {
+            self.inputs.name: np.concatenate([inputs[part] for part in self.inputs.parts], axis=1),
+            self.gates.name: np.concatenate([gates[part] for part in self.gates.parts], axis=1),
+            "ones": np.eye(n, dtype=BF16),
+        }
+
+    def _tiles(self, name: str, w: np.ndarray) -> np.ndarray:
+        """A matrix [inputs, channels] as tiles of columns, in the order of their LOADs: [columns, words, n]."""
+        cut, n = self.cuts[name], self.fmt.lanes
+        return to_bf16(w.T).reshape(cut.blocks, n, cut.slices, cut.words * n).swapaxes(1, 2).reshape(cut.blocks, -1, n)
+
+
+def _record(name: str, cuts: dict[str, Tiling], more: dict[str, int], lanes: int, second: int, behind: int) -> Record:
+    """A record of tiles, then of parts of so many words."""
+    parts, at = {}, 0
+    for part, words in ({n: lanes * cut.slices * cut.words for n, cut in cuts.items()} | more).items():
+        parts[part] = at, words
+        at += words
+    return Record(name, parts, second, behind)
+
+
+def _halves(x: np.ndarray) -> np.ndarray:
+    """FP32 numbers [columns, n] as the words [columns, 2, n] of BF16 numbers that have the same bytes."""
+    return np.ascontiguousarray(x, np.float32).view(BF16).reshape(len(x), 2, -1)

@@ -1,37 +1,90 @@
-"""Writes the stages of the hybrid memory's history branch: causal convolution, step sizes, selective scan, gate.
+"""Writes the stages of the hybrid memory's history branch that work on columns: convolution, and the selective scan.
 
-A column is `lanes` inner channels: one word of a row. The scan keeps the state of a column, `state` words of FP32
-numbers, in banks A and C for all tokens of the pass. For each token it computes, word by word,
+A column is `lanes` inner channels: one word of a row. Both stages take one column after the other, and the DPE makes
+what a column needs from the column's own tile of weights: the inputs of the convolution, the step sizes, the gate. So
+the weights of one column are loaded while the VPE works on another, and only x, y and the last inputs are ever stored.
+W is used in two parts in turns, which need not be equal.
 
-    e = expm1(dt A)        h = h e + h + u B        y = sum of h C        with u = dt x
+The scan keeps the state of a column, `state` words of FP32 numbers, in banks A and C for a group of tokens. For each
+token it computes, word by word,
+
+    e = expm1(dt A)        h = h e + h + u B        y = sum of h C        with dt = softplus(v + bias), u = dt x
 
 `e` is BF16. h + h e keeps the accuracy of the FP32 state, which h exp(dt A) would lose: a BF16 number near 1 has steps
-of 2^-8. B and C of a token are the same for all channels. The DPE makes words of equal lanes of them: it multiplies the
-row of B and C by weights that are 1 in one place. These products are exact.
+of 2^-8. B and C of a token are the same for all channels. The DPE makes words of equal lanes of them: all its trees
+hold B and C of the group's tokens as weights, and the activations are rows that are 1 in one place. These products are
+exact. Behind the last token the output becomes (y + D x) SiLU(z).
 
-Banks during the scan, in words, with n = state:
+Banks during the scan, in words, with n = state and G tokens in a group:
 
-====  ========================  ==========================
+====  ========================  =====================================================================
 bank  words 0 to n - 1          behind
-====  ========================  ==========================
-A     h                         dt, u, partial sums
-B     A of the column           e
-C     h (1 + e), then h         not used, not used, partial sums
-====  ========================  ==========================
+====  ========================  =====================================================================
+A     h                         G of dt, later of y + D x; G of u; D; n / 2 partial sums
+B     A of the column           n of e, later G of SiLU(z) and of the output; G of x
+C     h (1 + e), then h         one unused; G of y; G of the sums of z; n / 2 partial sums
+====  ========================  =====================================================================
 
-The sums of a token's products are finished in the cycles in which the next token waits for its results. So row t of
-`y` holds the output of token t - 1, and row 0 nothing. dt and u of the next token come before these products.
+The sums of a token's products are finished in the cycles in which the next token waits for its results. Those ahead of
+a group's first token mean nothing and go to the unused word.
 """
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from golden.arithmetic.vector import Bank, Post
-from golden.program.isa import LoadTo, Queue
+from golden.program.isa import LoadTo, Opcode, Queue
 from golden.program.layer_memory import Array
-from golden.program.layer_stages import BANK, FREE, FULL, STREAM, Compiler
+from golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler
 
 if TYPE_CHECKING:
     from golden.program.scan_compiler import BranchPlan
+
+NONE: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Record:
+    """An array of weights with a record for each column: everything that is constant for it, in the order of its use.
+
+    parts : first word and number of words of each part · second : first word of the second part of W, which the slices
+    of the record's tiles take in turns with the first · behind : first word behind both
+    """
+
+    name: str
+    parts: dict[str, tuple[int, int]]
+    second: int
+    behind: int
+
+    @property
+    def words(self) -> int:
+        """Words of a column's record."""
+        return max(at + count for at, count in self.parts.values())
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where a MUL finds its operands: first words in W and X, words from row to row in X."""
+
+    w: int
+    x: int
+    x_step: int
+
+
+class Places:
+    """Words of the banks in which a scan keeps what, for states of `state` words and groups of `rows` tokens."""
+
+    def __init__(self, state: int, rows: int):
+        self.dt, self.u, self.d = state, state + rows, state + 2 * rows  # in bank A
+        self.sums = self.d + 1  # in banks A and C
+        self.e = self.z = state  # in bank B
+        self.x = state + max(state, rows)
+        self.y, self.parts = state + 1, state + 1 + rows  # in bank C; the word ahead of y is not used
+        self.depth = max(self.sums + state // 2, self.x + rows)
 
 
 class ScanCompiler(Compiler):
@@ -47,155 +100,184 @@ class ScanCompiler(Compiler):
         """y = x W^T by the cut of the GEMM `name`; with `add` it is added to y, which is BF16."""
         self.gemm(x, self.plan[f"{name}_weight"], self.plan.cuts[name], y, part=True, add=add)
 
+    # Parts of stages
+
     def row(self, array: Array, rows: int, column: int, first: int = 0) -> None:
         """LOAD one column of `rows` rows into the queue to the VPE, from row `first` on."""
         length = array.shape[-1]
         self.load(array, first * length + column * self.fmt.lanes, rows, 1, length, LoadTo.VECTOR)
 
-    def words(self, array: Array, count: int, at: int) -> None:
-        """LOAD `count` words of a constant of a column into the queue, the first of them word `at`."""
-        self.load(array, at * self.fmt.lanes, 1, count, 0, LoadTo.VECTOR)
+    def words(self, record: Record, column: int, part: str) -> None:
+        """LOAD a part of a column's record into the queue to the VPE."""
+        array, (at, count), n = self.plan[record.name], record.parts[part], self.fmt.lanes
+        at = (column * record.words + at) * n
+        if part == "bias":  # FP32 numbers, of twice the bytes
+            array, at, count = replace(array, dtype=np.float32), at // 2, count // 2
+        self.load(array, at, 1, count, 0, LoadTo.VECTOR)
 
     def take(self, words: int, wide: bool, write: Bank, to: int = 0, **fields: int) -> None:
         """Write the next words of the queue to banks."""
         self.vector(words, Queue.LOAD, a=STREAM, wide=int(wide), write=write, addr_d=to, **fields)
 
-    def convolve(self) -> None:
-        """Causal convolution and SiLU of `inputs`, whose first rows are the last of the pass before."""
-        p, tokens, n = self.plan, self.shape.tokens, self.fmt.lanes
-        taps = p.params.conv
-        inputs, length = p["inputs"], p["inputs"].shape[-1]
-        for g in range(self.columns_):
-            self.row(inputs, tokens + taps - 1, g)
-            self.take(tokens + taps - 1, False, Bank.A)
-            self.words(p["conv_weight"], taps, g * taps)
-            self.take(taps, False, Bank.B)
-            self.words(p["conv_bias"], 1, g)
-            self.take(1, True, Bank.C, tokens)
-            for j in range(taps):
-                last = j == taps - 1
-                start = {"addr_c": tokens, "span_c": 0} if j == 0 else {}
-                result = {"post": Post.SILU, "write": Bank.B, "addr_d": taps} if last else {"write": Bank.C}
-                self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=j, span_b=0, c=BANK, **start, **result)
-            self.out(tokens, at=taps)
-            self.store(p["x"], g * n, tokens, 1, p["x"].shape[-1])
-            if taps > 1:  # one tap needs no earlier inputs
-                self.row(inputs, taps - 1, g, tokens)
-                self.take(taps - 1, False, Bank.B)
-                self.out(taps - 1)
-                self.store(p["kept"], g * n, taps - 1, 1, length)
+    def resident(self, array: Array, first: int, rows: int, to: int) -> None:
+        """LOAD rows of an array into X from word `to` on, where they stay."""
+        words = array.shape[-1] // self.fmt.lanes
+        self.load(array, first * array.shape[-1], rows, words, words * self.fmt.lanes, LoadTo.X, to=to, step=words)
 
-    def steps(self) -> None:
-        """dt = softplus(v + bias) and u = dt x, in FP32."""
-        p, tokens, n = self.plan, self.shape.tokens, self.fmt.lanes
-        for g in range(self.columns_):
-            self.words(p["dt_bias"], 1, g)
-            self.take(1, True, Bank.C, tokens)
-            self.row(p["v"], tokens, g)
-            self.take(tokens, True, Bank.A | Bank.C, c=BANK, addr_c=tokens, span_c=0, post=Post.SOFTPLUS)
-            self.out(tokens, True)
-            self.store(p["dt"], g * n, tokens, 1, p.inner)
-            self.row(p["x"], tokens, g)
-            self.vector(tokens, Queue.LOAD, a=BANK, b=STREAM, write=Bank.C)
-            self.out(tokens, True)
-            self.store(p["u"], g * n, tokens, 1, p.inner)
+    def tile(self, record: Record, column: int, name: str, x: int, k: int = 0) -> Operands:
+        """LOAD slice k of a column's tile of weights into the next part of W; where the MUL finds its operands.
 
-    def scan(self) -> None:
-        """The selective scan of every column through all tokens."""
-        words = self.plan["bc"].shape[-1] // self.fmt.lanes
-        self.load(
-            self.plan["ones"],
-            0,
-            2 * self.plan.params.state * self.fmt.lanes,
-            words,
-            words * self.fmt.lanes,
-            LoadTo.W,
-            step=words,
-        )
-        p, n, state, tokens = self.plan, self.fmt.lanes, self.plan.params.state, self.shape.tokens
-        sums = state + 2
-        half = state // 2
+        x : first word of the rows in X; negative if the slice of `normed` is to be loaded, too, into a half of X
+        """
+        n, cut = self.fmt.lanes, self.plan.cuts[name]
+        at = (column * record.words + record.parts[name][0] + k * n * cut.words) * n
+        half, self.half = self.half, 1 - self.half
+        to, array, own = half * record.second, self.plan[record.name], x < 0
+        self.load(array, at, n, cut.words, cut.words * n, LoadTo.W, (FREE,), (FULL,)[own:], to=to, step=cut.words)
+        if not own:
+            return Operands(to, x + k * cut.words, cut.slices * cut.words)
+        x = half * (self.fmt.x_depth // 2)
+        rows, row, numbers = self.shape.tokens, self.shape.width, cut.words * n
+        self.load(self.plan["normed"], k * numbers, rows, cut.words, row, LoadTo.X, (), (FULL,), to=x, step=cut.words)
+        return Operands(to, x, cut.words)
+
+    def tiles(self, record: Record, columns: Iterable[int], name: str, x: int) -> Iterator[Operands]:
+        """LOAD the slices of columns' tiles, each when it is asked for."""
+        return (self.tile(record, g, name, x, k) for g in columns for k in range(self.plan.cuts[name].slices))
+
+    def tile_product(
+        self, name: str, ahead: list[Operands], rest: Iterator[Operands], rows: int, sums: int, result: dict[str, int]
+    ) -> None:
+        """Rows of X times a column's tile, slice by slice.
+
+        ahead : slices that are in W or on their way, at most 2 · rest : slices to load as those are multiplied
+        sums : where bank C keeps the sums of slices · result : fields of the last VECTOR
+        """
+        cut = self.plan.cuts[name]
+        for k in range(cut.slices):
+            now = ahead.pop(0)
+            self.mul(now.w, now.x, rows, 1, cut.words, now.x_step)
+            ahead += islice(rest, 1)
+            more = {"c": BANK, "addr_c": sums} if k else NONE
+            last = result if k == cut.slices - 1 else {"write": Bank.C, "addr_d": sums}
+            self.vector(rows, a=STREAM, wide=1, **more, **last)
+
+    # Stages
+
+    def project(self) -> None:
+        """Inputs of the convolution, rounded to BF16, then x: their causal convolution and SiLU."""
+        p, tokens, n = self.plan, self.shape.tokens, self.fmt.lanes
+        record, old = p.inputs, p.params.conv - 1
+        at = old + tokens  # of the weights in bank B; inputs begin in word 0 of A and B, the old ones first
+        self.half, x = 0, 0 if p.keeps_normed else -1
+        if p.keeps_normed:
+            self.resident(p["normed"], 0, tokens, x)
+        rest = self.tiles(record, range(self.columns_), "x_in", x)
+        ahead = [next(rest)]
         for g in range(self.columns_):
-            self.words(p["a"], state, g * state)
+            if old:
+                self.row(p["kept"], old, g)
+                self.take(old, False, Bank.A | Bank.B)
+            self.words(record, g, "taps")
+            self.take(old + 1, False, Bank.B, at)
+            self.words(record, g, "bias")
+            self.take(1, True, Bank.C, tokens)
+            result: dict[str, int] = {"post": Post.ROUND, "write": Bank.A | Bank.B, "addr_d": old}
+            self.tile_product("x_in", ahead, rest, tokens, 0, result)
+            for j in range(old + 1):
+                start = {"addr_c": tokens, "span_c": 0} if j == 0 else NONE
+                result = {"post": Post.SILU, "write": Bank.B} if j == old else {"write": Bank.C}
+                self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=at + j, span_b=0, c=BANK, **start, **result)
+            self.out(tokens)
+            self.store(p["x"], g * n, tokens, 1, p.inner)
+            if old:  # the last inputs stay for the next pass
+                self.out(old, at=tokens)
+                self.store(p["kept"], g * n, old, 1, p.inner)
+
+    def scan(self, first: int, rows: int) -> None:
+        """The selective scan of every column through `rows` tokens from token `first` on, and their gate."""
+        self.half = 0
+        p, n, state = self.plan, self.fmt.lanes, self.plan.params.state
+        record, at = p.gates, Places(state, rows)
+        self._operands(first, rows)
+        low, normed = p.x_places(rows)
+        self.vector(state // 2, a=IMMEDIATE, write=Bank.A | Bank.C, addr_d=at.sums)
+        for g in range(self.columns_):
+            step = list(self.tiles(record, (g,), "dt", low))
+            self.words(record, g, "bias")
+            self.take(1, True, Bank.C, at.y - 1)
+            self.row(p["x"], rows, g, first)
+            self.take(rows, False, Bank.B, at.x)
+            self.words(record, g, "a_d")
             self.take(state, False, Bank.B)
-            self.words(p["state"], state, g * state)
+            self.take(1, False, Bank.A, at.d)
+            bias: dict[str, int] = {"c": BANK, "addr_c": at.y - 1, "span_c": 0}
+            dt = bias | {"post": Post.SOFTPLUS, "write": Bank.A, "addr_d": at.dt}
+            self.tile_product("dt", step, iter(()), rows, 0, dt)
+            self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.x, write=Bank.A, addr_d=at.u)
+            self.load(p["state"], g * state * n, 1, state, 0, LoadTo.VECTOR)
             self.take(state, True, Bank.A | Bank.C)
-            self.vector(half, a=BANK, imm_b=0, write=Bank.A | Bank.C, addr_d=sums)  # row 0 of y
-            self._fetch(g, 0)
-            self._step()
-            for t in range(tokens):
-                if t < tokens - 1:
-                    self._fetch(g, t + 1)
-                e = {"a": BANK, "addr_a": state, "span_a": 0, "b": BANK}
-                self.vector(state, **e, post=Post.EXPM1, write=Bank.B, addr_d=state)
-                folds = self._folds(sums, half)
-                self._next(folds)
-                self.vector(state, a=BANK, b=BANK, addr_b=state, c=BANK, write=Bank.C)
-                self._next(folds)
-                new = {"a": BANK, "addr_a": state + 1, "span_a": 0, "b": STREAM, "wide": 1, "c": BANK}
-                self.vector(state, **new, write=Bank.A | Bank.C)
-                while folds:
-                    self._next(folds)
-                self.out(1, True, at=sums)
-                self.store(p["y"], t * p.inner + g * n, 1, 1, 0)
-                if t < tokens - 1:
-                    self._step()
-                part = {"b": STREAM, "wide": 1, "write": Bank.A | Bank.C, "addr_d": sums}
-                self.vector(half, a=BANK, **part)
-                self.vector(half, a=BANK, addr_a=half, **part, c=BANK, addr_c=sums)
-            folds = self._folds(sums, half)
+            rest = self.tiles(record, (g,), "z_in", normed)
+            gate = list(islice(rest, 2))
+            for t in range(rows):
+                self._token(at, t)
+            folds = self._folds(at)
+            self._next(folds, at, rows - 1)
+            z: dict[str, int] = {"post": Post.SILU, "write": Bank.B, "addr_d": at.z}
+            self.tile_product("z_in", gate, rest, rows, at.parts, z)
             while folds:
-                self._next(folds)
-            self.out(1, True, at=sums)
-            self.store(p["y"], tokens * p.inner + g * n, 1, 1, 0)
+                self._next(folds, at, rows - 1)
+            d = {"a": BANK, "addr_a": at.d, "span_a": 0, "b": BANK, "addr_b": at.x}
+            self.vector(rows, **d, c=BANK, addr_c=at.y, write=Bank.A, addr_d=at.dt)
+            self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.z, post=Post.ROUND, write=Bank.B, addr_d=at.z)
+            self.out(rows, at=at.z)
+            self.store(p["gated"], first * p.inner + g * n, rows, 1, p.inner)
             self.out(state, True)
             self.store(p["state"], g * state * n, 1, state, 0)
 
-    def _fetch(self, column: int, token: int) -> None:
-        """Load dt and u of a token, and let the DPE put out its B and C, each number in all lanes of a word.
-
-        This stands a token ahead of the instructions that take them, as the memory's latency passes in between.
-        """
+    def _operands(self, first: int, rows: int) -> None:
+        """Fill X with rows that are 1 in one place and with what the tiles multiply, all trees of W with B and C."""
         p, n = self.plan, self.fmt.lanes
-        for name in ("dt", "u"):
-            self.row(p[name], 1, column, token)
+        low, normed = p.x_places(rows)
+        self.resident(p["ones"], 0, low, 0)
+        self.resident(p["low"], first, rows, low)
+        self.resident(p["normed"], first, rows, normed)
         words = p["bc"].shape[-1] // n
-        _, x_at = self.turn()
-        self.load(p["bc"], token * words * n, 1, words, 0, LoadTo.X, (FREE,), (FULL,), to=x_at, step=words)
-        self.mul(0, x_at, 1, 2 * p.params.state, words, words)
+        self.load(p["bc"], first * words * n, n, rows * words, 0, LoadTo.W, to=p.gates.behind, step=rows * words)
 
-    def _step(self) -> None:
-        """Take dt and u of the next token into bank A, behind the state."""
-        for k in range(2):
-            self.take(1, True, Bank.A, self.plan.params.state + k)
+    def _token(self, at: Places, t: int) -> None:
+        """Token t of a group: the step of the state, and the products of the output."""
+        n, state = self.fmt.lanes, self.plan.params.state
+        half, words = state // 2, self.plan["bc"].shape[-1] // n
+        for k in range(-(-2 * state // n)):  # B and C of the token, each number in all lanes of a word
+            w, rows = self.plan.gates.behind + t * words + k, min(n, 2 * state - k * n)
+            self._emit(Opcode.MUL, w=w, x=0, rows=rows - 1, keep=n - 1, x_step=1, start=1, end=1)
+        e = {"a": BANK, "addr_a": at.dt + t, "span_a": 0, "b": BANK}
+        self.vector(state, **e, post=Post.EXPM1, write=Bank.B, addr_d=at.e)
+        folds = self._folds(at)
+        self._next(folds, at, t - 1)
+        self.vector(state, a=BANK, b=BANK, addr_b=at.e, c=BANK, write=Bank.C)
+        self._next(folds, at, t - 1)
+        new = {"a": BANK, "addr_a": at.u + t, "span_a": 0, "b": STREAM, "wide": 1, "c": BANK}
+        self.vector(state, **new, write=Bank.A | Bank.C)
+        while folds:
+            self._next(folds, at, t - 1)
+        part = {"b": STREAM, "wide": 1, "write": Bank.A | Bank.C, "addr_d": at.sums}
+        self.vector(half, a=BANK, **part)
+        last = NONE if half > 1 else {"write": Bank.C, "addr_d": at.y + t}
+        self.vector(half, a=BANK, addr_a=half, **part | {"c": BANK, "addr_c": at.sums} | last)
 
-    def _folds(self, at: int, words: int) -> list[tuple[int, int]]:
-        """Steps that add `words` words of partial sums from word `at` to one: first word, words of each half."""
-        out = []
+    def _folds(self, at: Places) -> list[tuple[int, int]]:
+        """Steps that add a token's partial sums to one: first word, words of each half."""
+        out, words = [], self.plan.params.state // 2
         while words > 1:
             words //= 2
-            out.append((at, words))
+            out.append((at.sums, words))
         return out
 
-    def _next(self, folds: list[tuple[int, int]]) -> None:
-        """Write the next of these steps, if there is one."""
+    def _next(self, folds: list[tuple[int, int]], at: Places, t: int) -> None:
+        """Write the next of these steps, if there is one. The last gives y of token t."""
         if folds:
-            at, words = folds.pop(0)
-            c = {"c": BANK, "addr_c": at + words}
-            self.vector(words, a=BANK, addr_a=at, **c, write=Bank.A | Bank.C, addr_d=at)
-
-    def gate(self) -> None:
-        """(y + D x) SiLU(z), rounded to BF16."""
-        p, tokens, n = self.plan, self.shape.tokens, self.fmt.lanes
-        for g in range(self.columns_):
-            self.words(p["d"], 1, g)
-            self.take(1, False, Bank.B, tokens)
-            self.row(p["y"], tokens, g, 1)
-            self.take(tokens, True, Bank.C)
-            self.row(p["x"], tokens, g)
-            self.vector(tokens, Queue.LOAD, a=STREAM, b=BANK, addr_b=tokens, span_b=0, c=BANK, write=Bank.A)
-            self.row(p["z"], tokens, g)
-            self.take(tokens, False, Bank.B, post=Post.SILU)
-            self.vector(tokens, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
-            self.out(tokens)
-            self.store(p["gated"], g * n, tokens, 1, p.inner)
+            first, words = folds.pop(0)
+            to = {"write": Bank.A | Bank.C, "addr_d": first} if folds else {"write": Bank.C, "addr_d": at.y + t}
+            self.vector(words, a=BANK, addr_a=first, c=BANK, addr_c=first + words, **to)

@@ -14,9 +14,9 @@ turn  rotates keys of `kept` by the tables of the pass, rounds them to BF16, and
 A key is always turned from its first form by the whole distance, so roundings do not add up. Values stay in their
 slots. A plan of n tokens turns n keys. They lie in adjacent slots and in adjacent places of `kept`.
 
-With hybrid memory's history branch, more stages stand between `values` and `output`: `scale` divides the hidden states
-by their root mean square, which the branch reads (`golden.policies.hybrid`), then come the stages of
-`golden.program.scan_compiler`. The last of them adds the branch's FP32 products to `attention` and rounds once to BF16.
+With hybrid memory's history branch, `norm1` also stores the hidden states divided by their root mean square, which the
+branch reads (`golden.policies.hybrid`). The stages of `golden.program.scan_compiler` stand between `values` and
+`output`. The last of them adds the branch's FP32 products to `attention` and rounds once to BF16.
 State and last inputs of each layer stay in memory with its entries, from pass to pass.
 """
 
@@ -126,7 +126,6 @@ class WindowPlan(LayerPlan):
         if self.places:
             self.kv.add("kept", (self.places, self.shape.entry // 2), BF16)
         if self.history:
-            self.work.add("units", (self.shape.width,), BF16)  # weights of a norm that only scales
             spaces, total = (self.weights, self.work, self.kv), self.work.arrays["attention"]
             self.branch = BranchPlan(self.shape, self.fmt, self.history, total, spaces, self.cuts)
             self.cuts = self.cuts | self.branch.cuts
@@ -134,23 +133,20 @@ class WindowPlan(LayerPlan):
     def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
         turning = [("keep", ("kept",), c.keep_keys), ("turn", ("ring",), c.turn_keys)]
         steps = turning * bool(self.places) + super()._steps(c, gemm)
-        if self.branch:
-            a = self.arrays
-            scale = "scale", ("history_normed",), lambda: c.norm(a["hidden"], a["units"], a["history_normed"])
-            steps.insert([name for name, *_ in steps].index("output"), scale)
-        return steps
+        if not self.branch:
+            return steps
+        a, at = self.arrays, [name for name, *_ in steps].index("norm1")
+        scaled = a["history_normed"]
+        both = "norm1", ("norm1", scaled.name), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"], scaled)
+        return [*steps[:at], both, *steps[at + 1 :]]
 
     def _stages(self) -> Iterator[Stage]:
         for stage in super()._stages():
-            yield stage
-            if self.branch and stage.name == "scale":
+            if self.branch and stage.name == "output":
                 yield from self.branch.stages
+            yield stage
 
     # The host's part
-
-    def constants(self) -> dict[str, np.ndarray]:
-        """The arrays by name that are the same for every pass."""
-        return super().constants() | ({"units": np.ones(self.shape.width, BF16)} if self.branch else {})
 
     def begin(self, branch: "HistoryBranch") -> list[tuple[Array, np.ndarray]]:
         """What the host writes for a layer's history branch before a stream: weights, and a state of zero."""

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from golden.atomic_files import write_atomically
 from golden.function_params import check
+from golden.inputs.decoder import N_LAYERS
 from golden.policies.registry import Entry, override
 from golden.policies.registry import entry as entry_of
 from golden.policies.stream_runs import DecoderStream, Options
@@ -108,6 +109,10 @@ def run(
         segments = reference.take_in(shown.segments, o.generate)
         full = Reference(entry_of("full"), shown.decoder)
         full.take_in(segments)
+        plain = None
+        if branch_of(entry) is not None:
+            plain = Reference(replace(entry, params=override(entry.params, {"ssm": "disabled"})), shown.decoder)
+            plain.take_in(segments)
         stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
         what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
         what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
@@ -126,7 +131,8 @@ def run(
             "layers": o.depth,
             "need": stream.need,
             "events": asdict(stream.events),
-            "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full)),
+            "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full), reference.bounds(plain)),
+            "words": words(stream, reference),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "seconds": round(time.perf_counter() - started, 1),
@@ -157,11 +163,15 @@ def missing(result: dict[str, Any]) -> list[str]:
 
 
 def blocks(
-    records: list[dict[str, Any]], stream: WindowStream, errors: list[float | None], full: list[float | None]
+    records: list[dict[str, Any]],
+    stream: WindowStream,
+    errors: list[float | None],
+    full: list[float | None],
+    bounds: list[float],
 ) -> list[dict[str, Any]]:
     """Figures of each block, of the records of its steps. `full` : errors against full attention."""
     out, bus = [], stream.p.lxe.bus_bytes
-    for d, error, from_full in zip(stream.decisions, errors, full, strict=True):
+    for d, error, from_full, bound in zip(stream.decisions, errors, full, bounds, strict=True):
         own = [one for one in records if one["block"] == d.index]
         passes = [one for one in own if one["kind"] == "layer"]
         turns = [one for one in own if one["kind"] == "turn"]
@@ -181,11 +191,24 @@ def blocks(
                 "stored": sum(one["beats"] for one in own) * bus,
                 "compared": sum(one["compared"] for one in own),
                 "error": error,
+                "bound": bound,
                 "from_full": from_full,
                 "differs": any(one["differences"] for one in own),
             }
         )
     return out
+
+
+def words(stream: WindowStream, reference: Reference) -> dict[str, str] | None:
+    """The answer by the hidden states of the core and by those of FP32; None unless all layers are loaded.
+
+    Both choose behind the same tokens: those that FP32 has chosen before.
+    """
+    decoder = reference.decoder
+    if len(decoder.layers) < N_LAYERS:
+        return None
+    sides = {"core": stream.outputs, "fp32": reference.outputs}
+    return {name: decoder.tokenizer.decode(stream.words(decoder, outputs)) for name, outputs in sides.items()}
 
 
 def write(folder: Path, result: dict[str, Any]) -> None:
@@ -237,4 +260,14 @@ def sections(result: dict[str, Any]) -> list[Section]:
             list(e),
             [[f"{value:,}" for value in e.values()]],
         ),
+        *told_words(result),
     ]
+
+
+def told_words(result: dict[str, Any]) -> list[Section]:
+    """A section with the answer in words, where all layers have run."""
+    said = result["words"]
+    if not said:
+        return []
+    note = "Tokens chosen behind the question and each later token. Both sides are fed what FP32 has chosen before."
+    return [Section("Words", note, list(said), [list(said.values())])]

@@ -19,7 +19,8 @@ from tb.library.lxe_programs import image
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
 
-SIZES = ("lxe.i_depth=512", "vpe.depth=16", "lxe.queue=4", "features=hybrid")
+# So small a W and X make groups of tokens, tiles in slices, and inputs of which X does not hold all tokens.
+SIZES = ("lxe.i_depth=512", "vpe.depth=32", "dpe.w_depth=8", "dpe.x_depth=16", "lxe.queue=4", "features=hybrid")
 PARAMS = StateSpaceParams(state=4)
 WIDTH, TOKENS, PASSES, LATENCY = 8, 3, 2, 20
 

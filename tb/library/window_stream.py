@@ -30,6 +30,11 @@ from tb.library.pass_stream import Place
 from tb.library.video_question import likeliest
 
 TOKENS = 16  # of the largest pass
+# Parts of the bound of the distance from FP32, to first order. On its way through a layer a number is rounded to BF16
+# eight times (norm, q k v, rotary, probabilities, attention, norm, gate, product), each time by at most 2^-8 of its
+# size; that adds up, if nothing amplifies it. The history branch's output is off by at most 2^-5 of itself
+# (tb/tests/golden/program/test_branch.py), and one more rounding is that of the sum.
+ROUNDINGS, ROUNDING, BRANCH = 8, 2.0**-8, 2.0**-5
 
 
 def blocks(segments: Sequence[Segment]) -> list[Block]:
@@ -46,6 +51,8 @@ class Reference(DecoderRun):
 
     outputs : hidden states of each block's admitted tokens behind the last layer, FP32 [n, width]
     chosen : of each block with rows: tokens attended to, bool [n]; positions by which keys are turned, int64 [n]
+    moved : of each block with rows, for each layer: length of what the history branch adds to the hidden states, over
+        the length of the hidden states behind the layer
     """
 
     def __init__(self, entry: Entry, decoder: Decoder):
@@ -53,15 +60,42 @@ class Reference(DecoderRun):
         self.decoder = decoder
         self.outputs: list[np.ndarray] = []
         self.chosen: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.moved: dict[int, list[float]] = {}
 
     def look(self, step: PolicyStep, chosen: Selected) -> None:
         turn = np.zeros(step.n, np.int64)
         if chosen.turn is not None:
             turn[: len(chosen.turn)] = chosen.turn
         self.chosen[step.block.index] = chosen.keep[0], np.where(chosen.keep[0], turn, 0)
+        moved, added = self.moved.setdefault(step.block.index, []), 0.0
+        if chosen.add is not None:
+            own = chosen.add.reshape(len(step.rows), -1) @ self.decoder.layers[step.layer]["attn_output"]
+            added = float(np.linalg.norm(own))
+        if moved and step.x is not None:  # the input of this layer is the output of the one before
+            moved[-1] /= float(np.linalg.norm(step.x))
+        moved.append(added)
 
     def _predict(self, decoder: Decoder, hidden: np.ndarray, at: np.ndarray, targets: np.ndarray | None) -> None:
         self.outputs[-1] = hidden
+        self.moved[len(self.outputs) - 1][-1] /= float(np.linalg.norm(hidden))
+
+    def bounds(self, plain: "Reference | None" = None) -> list[float]:
+        """For each block a bound of the distance of hidden states on a core from these (`WindowStream.errors`).
+
+        plain : the same policy without its branch, on the same segments
+
+        An error of the branch moves hidden states by its share of what the whole branch moves them by. That is what the
+        branch adds in all layers, or the distance from `plain` where later steps amplify it: the larger of both. Errors
+        stay in keys, values and states, so a block has the largest of all so far.
+        """
+        layers, most, apart = len(self.decoder.layers), np.zeros(len(self.decoder.layers)), 0.0
+        out = []
+        for k, own in enumerate(self.outputs):
+            most = np.maximum(most, self.moved.get(k, 0))
+            if plain is not None and len(own):
+                apart = max(apart, float(np.linalg.norm(own - plain.outputs[k]) / np.linalg.norm(own)))
+            out.append(layers * (ROUNDINGS + bool(plain)) * ROUNDING + BRANCH * max(float(most.sum()), apart))
+        return out
 
     def take_in(self, segments: Sequence[Segment], generate: int = 0) -> list[Segment]:
         """Run segments, then generate tokens by the loaded layers; all segments, those of generated tokens too."""
@@ -244,6 +278,12 @@ class WindowStream:
             same["turned"] = np.array_equal(d.turn, turn)
             out += [f"{d.stage} {d.index}: {what} tokens are not the policy's" for what, ok in same.items() if not ok]
         return out
+
+    def words(self, decoder: Decoder, outputs: Sequence[np.ndarray]) -> list[int]:
+        """The tokens that a decoder chooses behind the question and each later block, by the hidden states of all."""
+        whole = zip(self.decisions, outputs, strict=True)
+        asked = [out for d, out in whole if d.stage in ("question", "generation")]
+        return [likeliest(decoder.logits(out[-1:])[0])[0] for out in asked]
 
     def errors(self, reference: Reference) -> list[float | None]:
         """Distance of each block's hidden states from those in FP32, relative to their length; None without any.

@@ -28,6 +28,8 @@ SHORT = {
     # With the history branch: a prompt of one token, and a question longer than a pass.
     "history": (segments(frames=2, prompt=1), {"recent_blocks": 2, "block_tokens": 2} | HISTORY),
 }
+# Its core: a program memory that cuts a layer into two programs.
+BRANCH = "features=hybrid", "lxe.i_depth=256"
 POLICY = {"history": "hybrid"}  # of a stream, where it is not named after its policy
 
 
@@ -58,7 +60,7 @@ def small(monkeypatch, client):
 
 
 def words(name: str, layers: int, **more) -> list:
-    policy, sizes = POLICY.get(name, name), small_models.SIZES + ("features=hybrid",) * (name == "history")
+    policy, sizes = POLICY.get(name, name), small_models.SIZES + BRANCH * (name == "history")
     own = [x for key, value in (SHORT[name][1] | more).items() for x in ("-p", f"{policy}.{key}={value}")]
     core = [x for size in sizes for x in ("-p", size)]
     asked = ["--policy", policy, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
@@ -86,8 +88,7 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
         assert one["cycles"] == one["predicted"]
         assert one["compared"] > one["stored"]
         assert (one["turning"] > 0) == (one["turned"] > 0)
-        # The branch adds the rounding of the sum, and its own error by its share (test_window_host.py).
-        assert one["error"] is None or 0 < one["error"] < layers * (8 + 2 * (name == "history")) * 2**-8
+        assert one["error"] is None or 0 < one["error"] < one["bound"] < layers * (8 + 2 * (name == "history")) * 2**-7
         assert (one["from_full"] is None) == (one["error"] is None)
     first = rows[0]  # nothing is dropped yet, so the policy is full attention
     assert (first["from_full"] == first["error"]) == (name != "history")
@@ -127,7 +128,7 @@ def test_a_killed_run_goes_on(name, tmp_path, client):
 
     The history branch's state is, too, where the run stops between two programs of a layer.
     """
-    own = small_models.params(*["features=hybrid"] * (name == "history"))
+    own = small_models.params(*BRANCH * (name == "history"))
     simulator = CoreSimulator(emit("core", own), own, [["lxe.dpe.chunks"]])
     given, params = SHORT[name]
     decoder = SmallDecoder()
@@ -136,12 +137,14 @@ def test_a_killed_run_goes_on(name, tmp_path, client):
     def stream() -> WindowStream:
         return WindowStream(policy(POLICY.get(name, name), **params), given, decoder, own, 5)
 
+    stop = 6 if name == "streamingllm" else 5
+
     want = stream()
     for one in want:
         one.run()
 
     def kill(executed, played):
-        if executed == 6:
+        if executed == stop:
             raise KilledError
 
     with pytest.raises(KilledError):
@@ -152,7 +155,7 @@ def test_a_killed_run_goes_on(name, tmp_path, client):
     if name == "streamingllm":
         assert [one["kind"] for one in records[4:7]] == ["turn", "layer", "turn"]
     else:
-        assert [one["part"] for one in records[5:7]] == [0, 1]
+        assert [one["part"] for one in records[stop - 1 : stop + 1]] == [0, 1]
     assert out.events == want.events
     assert not [line for one in records for line in one["differences"]]
     assert all((a == b).all() for a, b in zip(out.outputs, want.outputs, strict=True))
@@ -225,6 +228,5 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     assert not window_run.missing(result)
     for one in result["blocks"]:
         assert one["cycles"] == one["predicted"]
-        # The branch moves hidden states by at most their own size here (77 % in FP32). Its output is off by at most
-        # 2^-5, and one more rounding is that of the sum.
-        assert one["error"] is None or 0 < one["error"] < 2 * (8 + 9 * ("ssm" in params)) * 2**-8
+        # What the branch moves hidden states by is measured, so that its error counts by no more than its share.
+        assert one["error"] is None or 0 < one["error"] < one["bound"]

@@ -9,16 +9,18 @@ from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError
 from golden.policies.light_attention import turn_keys
 from golden.policies.policy_run import decoder_shape
-from golden.policies.stream_runs import Segment
+from golden.policies.stream_runs import DecoderStream, Options, Segment
 from golden.policies.window_decisions import WINDOWED, Decider, decide, windowed
 from golden.program.deadlock_hazard_check import play
 from golden.program.layer_memory import LayerShape
 from golden.program.window_host import WindowHost
 from golden.program.window_plan import WindowPlan
 from golden.program.window_slots import Decision, Piece, Slots, sizes
+from hdl.params import preset
 from tb.library import small_models
 from tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
-from tb.library.window_stream import Reference, WindowStream, blocks
+from tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
+from tb.tests.golden.inputs.test_trace import models
 
 DECODER = SmallDecoder()
 # Bound of the distance of hidden states from FP32: on its way through a layer a number is rounded to BF16 eight times
@@ -387,3 +389,34 @@ def test_a_layer_of_one_token_and_one_head():
     plan = WindowPlan(shape, small_models.params().lxe_format(), 1)
     assert [s.name for s in plan.stages][:3] == ["keep", "turn", "norm1"]
     assert SMALL.keys() == WINDOWED.keys()
+
+
+@models
+@pytest.mark.nightly
+def test_every_layer_of_the_real_decoder_has_its_branch(tmp_path):
+    """All of SmolLM2 on golden at full size: events, and the words that the core's hidden states choose."""
+    shown = DecoderStream("world", Options(3, 10, None, "What is it?", 3), tmp_path, lambda done, total: None)
+    params = {"ssm": "random", "block_tokens": 8, "recent_blocks": 1, "sink_blocks": 1}
+    want, plain = (Reference(policy("hybrid", **params | own), shown.decoder) for own in ({}, {"ssm": "disabled"}))
+    given = want.take_in(shown.segments, 3)
+    plain.take_in(given)
+    out = WindowStream(policy("hybrid", **params), given, shown.decoder, preset("omni").core)
+    for one in out:
+        one.run()
+    assert not out.disagreements(want)
+    e, layers = out.events, len(shown.decoder.layers)
+    assert layers == 30
+    # In so many layers the sum of all roundings says nothing. Those of different steps are independent, so their
+    # squares add; the branch's part stays as it is. Without its branch the policy is much farther away.
+    roundings = layers * (ROUNDINGS + 1)
+    errors, bounds = out.errors(want), want.bounds(plain)
+    assert all(0 < x < most - (roundings - roundings**0.5) * ROUNDING for x, most in zip(errors, bounds, strict=True))
+    assert max(bounds) - roundings * ROUNDING > BRANCH / 2
+    apart = [np.linalg.norm(a - b) / np.linalg.norm(a) for a, b in zip(want.outputs, plain.outputs, strict=True)]
+    assert min(apart) > 4 * max(x for x in errors if x is not None)
+    assert e.scanned == sum(len(s.x) for s in given) * layers
+    assert e.carried == (e.passes - 1) * layers
+    assert e.evicted > 0
+    said = [out.words(shown.decoder, outputs) for outputs in (out.outputs, want.outputs)]
+    assert len(said[0]) == 4
+    assert said[0] == said[1]
