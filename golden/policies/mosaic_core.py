@@ -26,6 +26,7 @@ from golden.program.isa import Instruction
 from golden.program.layer_memory import Array
 from golden.program.lxe_model import Memory
 from golden.program.mosaic_plan import CENTRES, MosaicPlan
+from golden.program.steered_stages import HALVE, RAN
 from golden.retrieval.centroids import EQUAL, ROUNDS
 from golden.retrieval.wicsum import select
 
@@ -33,7 +34,7 @@ NAMES = range(1, 11)  # registers that a program may read
 
 
 def _seed(first: int, c: stages.ClusterCompiler) -> None:
-    c.seed(first)
+    c.seed_told(first)
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,9 @@ class CoreClusters(HardwareClusters):
         if self.layer is None:
             super().assign(x, partition, threshold, absorbed, invalid)
             return
+        if self.layer.core.plan.steered:
+            self.layer.assign(partition, absorbed, invalid)
+            return
         layer, taken = self.layer, -1
         for i, own in enumerate(partition.tolist()):
             c, below = layer.probe(i, self.partition == own, taken)
@@ -291,6 +295,7 @@ class CoreLayer(HardwareLayer):
         self.work = _Work()
         self.represented = np.zeros(0, np.int64)
         self.visited: list[int] = []  # keys of each visual cluster
+        self.defer = True  # as `MosaicParams.defer`
 
     # What the policy asks
 
@@ -395,6 +400,52 @@ class CoreLayer(HardwareLayer):
             program = self.core.plan.made("absorb", lambda c: c.absorb())
             self.core.start("absorb", self.number, 1, program, **self._absorbing(count - 1, taken))
 
+    def assign(
+        self,
+        partition: np.ndarray,
+        absorbed: Callable[[int, int], None],
+        invalid: Callable[[int, int], object],
+    ) -> None:
+        """As `CoreClusters.assign`, of the directions in work, by programs that run up to the next split each."""
+        core, plan, number, tokens = self.core, self.core.plan, self.number, self.work.tokens
+        program, at = plan.made("assign", lambda c: c.assign()), 0
+        while at < len(tokens):
+            own = self.clusters.partition == partition[at]
+            _, many = next(core.runs(number, tokens[at:]))
+            many = int(np.argmin(np.append(partition[at : at + many] == partition[at], False)))
+            self._mask("closed", np.flatnonzero(own))
+            whole = self._whole()
+            core.write(number, "whole", np.pad(whole, (0, plan.clusters - len(whole))).astype(BF16))
+            where = {"SRC": self._at("x", at), "ENTRY": core.entry(number, tokens[at])}
+            core.start("assign", number, many, program, ROWS=many, GO=1, **where)
+            core.counts.readings += 1
+            for found, margin in self._verdicts(many):
+                at += 1
+                if margin >= 0:
+                    self.clusters.size[found] += 1
+                    core.counts.assigned += 1
+                    absorbed(at - 1, found)
+                    continue
+                stops = whole[found]
+                invalid(at - 1, found)
+                if stops:
+                    break
+
+    def _verdicts(self, many: int) -> Iterator[tuple[int, float]]:
+        """Nearest cluster and margin of each token. Those behind a token that stops `assign` mean nothing."""
+        plan = self.core.plan
+        words = self.core.read(self.number, "verdicts")[:many, :, 0]
+        for number, margin in words.tolist():
+            yield plan.above - int(number), margin
+
+    def _whole(self) -> np.ndarray:
+        """Clusters that are split at once when a token exceeds them: all, or those without a member at home."""
+        out = np.ones(len(self.clusters), bool)
+        if self.defer:
+            away = self.core.slot[self.number, : len(self.cluster)] < 0
+            out[self.cluster[away & (self.cluster >= 0)]] = False
+        return out
+
     def _absorbing(self, i: int, c: int) -> dict[str, int]:
         entry = self.core.entry(self.number, self.work.tokens[i])
         return self._lane(c) | {"SRC": self._at("x", i), "ENTRY": entry}
@@ -414,6 +465,13 @@ class CoreLayer(HardwareLayer):
         core, plan, many, number = self.core, self.core.plan, len(tokens), self.number
         check(min(k, many) <= CENTRES, "cluster_tokens", many // k, f"must be more: at most {CENTRES} clusters at once")
         self._gather(tokens)
+        if plan.steered and min(k, many) == 2:
+            program = plan.made("halve", *HALVE, many=many)
+            core.start("halve", number, many, program, ROWS=many, SRC=self._at("gathered"), GO=1)
+            answer = core.answer(number)
+            if answer[stages.TOP] > EQUAL:
+                return core.read(number, "labels")[:many, 0].astype(np.int64), int(answer[RAN])
+            return self._rounds(many, 1)
         begin = plan.made(
             "middle",
             lambda c: c.directions(plan["y"], plan["norms"]),
@@ -421,7 +479,7 @@ class CoreLayer(HardwareLayer):
             many=many,
         )
         core.start("middle", number, many, begin, ROWS=many, SRC=self._at("gathered"))
-        far = plan.made("farthest", lambda c: c.seed(0), many=many)
+        far = plan.made("farthest", lambda c: c.seed_told(0), many=many)
         core.start("seed", number, many, far, SRC=self._at("middle"))
         farthest = plan.above - int(core.answer(number)[stages.FARTHEST])
         centres, most = 0, min(k, many)
@@ -430,7 +488,7 @@ class CoreLayer(HardwareLayer):
             where["STATS"] = self._at("halves", centres)
             centres += 1
             if centres == most:
-                core.start("seed", number, 1, plan.made("centre", lambda c: c.centre()), **where)
+                core.start("seed", number, 1, plan.made("centre", lambda c: c.centre_told()), **where)
                 break
             first = 1 if centres == 1 else 2
             program = plan.made(f"seed {first}", partial(_seed, first), many=many)

@@ -71,6 +71,9 @@ class MosaicHost:
         self.policy = Mosaic(params, shape)
         width = shape.kv_heads * shape.head_size
         self.policy.layers = [CoreLayer(width, shape.kv_heads, self.core, i) for i in range(shape.layers)]
+        for state in self.policy.layers:
+            assert isinstance(state, CoreLayer)
+            state.defer = params.defer
         self.policy.store = CoreStore(shape, self.policy.ledger, self.core)
         self.decider = Run(self.policy)
         self.watch: Callable[[Block, MosaicPlan, int, np.ndarray, Selected], None] | None = None

@@ -7,7 +7,7 @@ between the host chooses clusters and has entries fetched.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from golden.arithmetic.numerics import BF16
 from golden.function_params import check
 from golden.program.cluster_stages import ANSWERS, ClusterCompiler
 from golden.program.isa import Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import LayerShape, Tiling
+from golden.program.layer_memory import Array, LayerShape, Tiling
 from golden.program.layer_stages import FREE, semaphores
 from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from golden.program.window_plan import WindowPlan
 
 CENTRES = 16  # of K-means at most
@@ -74,6 +75,11 @@ class MosaicPlan(WindowPlan):
         half = min(fmt.w_depth, fmt.x_depth) // 2
         check(words <= half, "width", self.width, f"must be at most {half * n}: half of W and of X hold a direction")
         check(2 * words < fmt.depth, "width", self.width, f"must be below {fmt.depth // 2 * n}: a bank holds an entry")
+        if fmt.to_register:
+            odd, room = factors(2 * self.width)[0], fmt.depth - 2 * words
+            check(odd < 256, "width", self.width, "must be at most 255 times a power of two: its rows have addresses")
+            reason = f"must be at most {room * n}: a bank holds a lane for each beside an entry"
+            check(self.tiles <= room, "clusters", clusters, reason)
         scale = (self.width * shape.kv_heads) ** -0.5  # 1 / sqrt(head size), and the mean over KV heads
         self.rank_scale = scale
         self.above = 1 << max(clusters, members).bit_length()
@@ -120,6 +126,9 @@ class MosaicPlan(WindowPlan):
             ("weights", (CENTRES, many, n), BF16),
         ):
             self.kv.add(name, dims, dtype)
+        if self.steered:
+            self.kv.add("whole", (self.clusters,), BF16)
+            self.kv.add("verdicts", (self.stream, VERDICTS, n), np.float32)
 
     def tables(self) -> dict[str, np.ndarray]:
         """The arrays by name that the host writes once, for each layer."""
@@ -137,7 +146,7 @@ class MosaicPlan(WindowPlan):
         check(many <= self.members, "members", self.members, f"must be at least {many}, the tokens of a cluster")
         return min(self.members, max(LEAST, 1 << (many - 1).bit_length()))
 
-    def made(self, name: str, *parts: Callable[[ClusterCompiler], None], many: int = 0) -> list[Instruction]:
+    def made(self, name: str, *parts: Callable[[Any], None], many: int = 0) -> list[Instruction]:
         """The program of some parts, one after the other; each begins when the one before is in memory.
 
         name : the program is written once for it and for a size · many : members that K-means works on
@@ -145,7 +154,7 @@ class MosaicPlan(WindowPlan):
         if many:
             name = f"{name} of {self.size(many)}"
         if name not in self._made:
-            c = ClusterCompiler(self)
+            c = SteeredCompiler(self) if self.steered else ClusterCompiler(self)
             c.many = self.size(many) if many else 0
             groups = []
             for part in parts:
@@ -189,10 +198,19 @@ class MosaicPlan(WindowPlan):
 
     def ranks(self, c: ClusterCompiler) -> None:
         """Score codes of the clusters, from their representatives in the pool."""
+        c.codes(self.pairs, self.shape.entry, self.tiles, self["unasked"], self["codes"])
+
+    @property
+    def steered(self) -> bool:
+        """Whether steps take their control from the core's numbers, as a STORE can set a register."""
+        return self.fmt.to_register
+
+    @property
+    def pairs(self) -> Array:
+        """The representatives of the clusters, behind the slots for tokens."""
         ring = self["ring"]
         first = ring.offset + 2 * self.tokens_slots * self.shape.entry
-        pairs = replace(ring, offset=first, shape=(self.clusters, self.shape.entry))
-        c.codes(pairs, self.shape.entry, self.tiles, self["unasked"], self["codes"])
+        return replace(ring, offset=first, shape=(self.clusters, self.shape.entry))
 
     @property
     def tokens_slots(self) -> int:
