@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import Bank, Post
 from golden.function_params import check
-from golden.program.cluster_stages import ANSWERS, ClusterCompiler
+from golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
 from golden.program.isa import Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import Array, LayerShape, Tiling
-from golden.program.layer_stages import FREE, semaphores
+from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
+from golden.program.layer_stages import BANK, FREE, semaphores
 from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from golden.program.window_plan import WindowPlan
@@ -62,6 +63,13 @@ class MosaicPlan(WindowPlan):
         limit: Limit,
         cuts: dict[str, Tiling] | None = None,
     ):
+        self._sized(shape, fmt, clusters, visual, tokens, members, limit)
+        super().__init__(shape, fmt, 0, cuts)
+
+    def _sized(
+        self, shape: LayerShape, fmt: LxeFormat, clusters: int, visual: int, tokens: int, members: int, limit: Limit
+    ) -> None:
+        """Set the sizes of the steps. Raises `ParamError` for those that do not fit the format."""
         n = fmt.lanes
         self.clusters, self.visual, self.stream, self.members, self.limit = clusters, visual, tokens, members, limit
         self.width = shape.kv_heads * shape.head_size
@@ -83,7 +91,6 @@ class MosaicPlan(WindowPlan):
         scale = (self.width * shape.kv_heads) ** -0.5  # 1 / sqrt(head size), and the mean over KV heads
         self.rank_scale = scale
         self.above = 1 << max(clusters, members).bit_length()
-        super().__init__(shape, fmt, 0, cuts)
         self._made: dict[str, list[Instruction]] = {}
 
     def of(self, tokens: int) -> "MosaicPlan":
@@ -216,3 +223,41 @@ class MosaicPlan(WindowPlan):
     def tokens_slots(self) -> int:
         """Slots for tokens; those of representatives follow."""
         return self.shape.recent - self.clusters
+
+
+class FramePlan(MosaicPlan):
+    """The steps for visual clusters. A frame is a token whose keys are the sum of its vision tokens, without values.
+
+    width : numbers of a vision token · tokens : most of a frame · clusters : visual clusters, a multiple of `lanes`
+    frames : of the stream · members : frames that are put into clusters at once · limit : as in `MosaicPlan`
+
+    Only the arrays of `kv` exist: those of `MosaicPlan`, and `vision`, the tokens of a frame. `fits` says whether a
+    core has room for a direction.
+    """
+
+    def __init__(self, width: int, tokens: int, fmt: LxeFormat, clusters: int, frames: int, members: int, limit: Limit):
+        recent = members + clusters
+        sizes = {"width": width, "head_size": width, "ffn": width, "tokens": 1, "recent": recent}
+        self.shape, self.fmt = LayerShape(heads=1, kv_heads=1, entries=0, **sizes), fmt
+        self._sized(self.shape, fmt, clusters, fmt.lanes, frames, members, limit)
+        align = max(4096, 4 * fmt.lanes)
+        self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
+        self.kv.add("ring", (recent, self.shape.entry), BF16)
+        self.kv.add("vision", (tokens, width), BF16)
+        self._more_arrays()
+        self.arrays, self.near = self.kv.arrays, 0
+
+    @staticmethod
+    def fits(width: int, members: int, fmt: LxeFormat) -> bool:
+        """Whether banks and scratchpads hold directions of so many numbers, and so many members."""
+        words, n = width // fmt.lanes, fmt.lanes
+        odd = factors(2 * width)[0] < 256 or not fmt.to_register
+        room = 2 * words < fmt.depth and 2 * members < fmt.depth
+        return width % n == 0 and odd and room and words <= min(fmt.w_depth, fmt.x_depth) // 2
+
+    def take_frame(self, c: ClusterCompiler) -> None:
+        """The sum of ROWS vision tokens from SRC on, as BF16, to the keys of the entry at DST."""
+        words = c.words
+        c.sums(at_register(SRC, self.width), self.width, None)
+        c.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
+        c.give(at_register(DST, self.width), 0, words)

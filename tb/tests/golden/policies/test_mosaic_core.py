@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError
+from golden.policies.blocks import Block
 from golden.policies.ledger import Ledger
 from golden.policies.mosaic import Mosaic
 from golden.policies.mosaic_clusters import Threshold
@@ -22,6 +23,7 @@ from golden.policies.store import HOST
 from golden.program.deadlock_hazard_check import play
 from golden.program.isa import Opcode, sets_register
 from golden.program.layer_memory import Register
+from golden.program.mosaic_plan import FramePlan
 from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Twin
 from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
 from tb.library.small_windows import SmallDecoder
@@ -178,6 +180,52 @@ def test_prefetch_and_completion_give_the_exact_set():
     assert out.events.prefetched > out.events.covered  # what was brought in vain is not attended
     assert not [line for line in plain.differences if "on the device" not in line]
     assert any("on the device" in line for line in plain.differences)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", [(), STEERED])
+def test_visual_clusters_are_the_policy_s(core):
+    """A frame's vision tokens are the only source: sums, directions, K-means, nearest cluster, threshold, new clusters.
+
+    Frames join clusters and open new ones, and the twin compares every number after each frame. A last bit that is
+    changed makes the comparison fail.
+    """
+    given, rng = shown(frames=9, tokens=3), np.random.default_rng(8)
+    looks = rng.normal(size=(3, 3, 16))  # of three scenes
+    order = iter((0, 1, 0, 1, 2, 0, 2, 1, 2))
+    given = [
+        replace(s, visual=(looks[next(order)] + 0.1 * rng.normal(size=(3, 16))).astype(np.float32))
+        if s.stage == "frame"
+        else s
+        for s in given
+    ]
+    out = stream(given, layers=1, core=core, partition_frames=1, visual=Threshold(0.1, 0.2))
+    kinds = Counter(one.job.kind for one in out if one.run())
+    assert not out.twin.differences
+    frames = out.host.frames
+    assert frames is not None
+    assert frames.size.tolist() == [3, 3, 3] == out.twin.policy.visual.size.tolist()
+    assert kinds["visual frame"] == 9
+    assert kinds["visual single"] == 1  # the third scene opens a cluster; later frames join
+    assert kinds["visual assign"] == (7 if core else 0)
+    assert (frames.core.owner[frames.layer.number] < 0).all()  # no frame keeps its slot
+    stats = frames.core.read(1, "stats")
+    stats[0, 1, 2] = np.nextafter(stats[0, 1, 2], np.float32(9))
+    frames.core.write(1, "stats", stats)
+    out.twin._see(Block(99, "frame", 0, 1))
+    assert out.twin.differences == ["block 99, at the end: visual lengths, variances, sizes are not the policy's"]
+
+
+@pytest.mark.slow
+def test_visual_clusters_that_the_core_has_no_room_for_are_the_host_s():
+    odd = [replace(s, visual=None if s.visual is None else s.visual[:, :15]) for s in shown(frames=4)]
+    out = run(stream(odd, layers=1))
+    assert out.host.frames is None
+    assert not out.twin.differences
+    assert not FramePlan.fits(15, 2, out.plan.fmt)
+    assert FramePlan.fits(16, 2, out.plan.fmt)
+    assert not FramePlan.fits(16, 64, out.plan.fmt)  # members
+    assert not FramePlan.fits(256, 2, out.plan.fmt)  # half of a scratchpad
 
 
 def layer(entries: np.ndarray, core: tuple[str, ...] = (), members: int = 16) -> tuple[CoreLayer, HardwareLayer]:
