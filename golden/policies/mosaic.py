@@ -248,7 +248,7 @@ class Mosaic(Policy):
             x = np.stack(self.embeddings)
             groups = -(-len(x) // p.partition_frames) if p.visual_level else 1
             labels, ran = self.layers[0].kmeans(x, groups, p.seed)
-            visual = self.visual = type(self.layers[0].clusters)(x.shape[1])
+            visual = self.visual = self.layers[0].visual_clusters(x.shape[1])
             for label in range(labels.max() + 1):
                 visual.add(x[labels == label])
             self.ledger.work("index", ran * x.size * groups)

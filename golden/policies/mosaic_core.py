@@ -14,18 +14,19 @@ from functools import partial
 
 import numpy as np
 
-from golden.arithmetic.numerics import BF16
+from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
 from golden.policies.blocks import Shape
 from golden.policies.ledger import Ledger
-from golden.policies.mosaic_clusters import Threshold
+from golden.policies.mosaic_clusters import Clusters, Threshold
 from golden.policies.mosaic_hardware import WTU, HardwareClusters, HardwareLayer
 from golden.policies.store import Store
 from golden.program import cluster_stages as stages
 from golden.program.isa import Instruction
 from golden.program.layer_memory import Array
 from golden.program.lxe_model import Memory
-from golden.program.mosaic_plan import CENTRES, MosaicPlan
+from golden.program.mosaic_plan import CENTRES, FramePlan, MosaicPlan
+from golden.program.steered_stages import HALVE, RAN
 from golden.retrieval.centroids import EQUAL, ROUNDS
 from golden.retrieval.wicsum import select
 
@@ -33,7 +34,7 @@ NAMES = range(1, 11)  # registers that a program may read
 
 
 def _seed(first: int, c: stages.ClusterCompiler) -> None:
-    c.seed(first)
+    c.seed_told(first)
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,28 @@ class Counts:
 class Core:
     """The driver of a core that runs Mosaic: memory, programs, slots.
 
-    plan : of the largest pass · bases : addresses of each layer, by register · memory : the core's
-    launch : runs a job, so that memory is then as the core leaves it
+    plan : of the largest pass · bases : addresses by register, of each layer by its number · memory : the core's
+    launch : runs a job, so that memory is then as the core leaves it · what : begins the name of its programs
 
     slot : the slot of each token's entry in each layer, -1 for none, int64 [layers, tokens of the stream]
     owner : the token in each slot, -1 for none, int64 [layers, slots for tokens]
     """
 
-    def __init__(self, plan: MosaicPlan, bases: list[dict[int, int]], memory: Memory, launch: Callable[[Job], object]):
+    def __init__(
+        self,
+        plan: MosaicPlan,
+        bases: dict[int, dict[int, int]],
+        memory: Memory,
+        launch: Callable[[Job], object],
+        what: str = "",
+    ):
+        self.what = what
         self.plan, self.bases, self.memory, self.launch = plan, bases, memory, launch
-        self.slot = np.full((len(bases), plan.stream), -1)
-        self.owner = np.full((len(bases), plan.tokens_slots), -1)
+        self.slot = np.full((max(bases) + 1, plan.stream), -1)
+        self.owner = np.full((max(bases) + 1, plan.tokens_slots), -1)
         self.counts = Counts()
         self.query_at = 0  # address of the query of the layer in work
-        for layer in range(len(bases)):
+        for layer in bases:
             for name, x in plan.tables().items():
                 self.write(layer, name, x)
 
@@ -126,7 +135,7 @@ class Core:
         """Run a program on the arrays of a layer. `registers` by the names of `golden.program.cluster_stages`."""
         own = dict.fromkeys(NAMES, 0) | {int(k): v for k, v in self.bases[layer].items() if k}
         own |= {int(getattr(stages, name)): value for name, value in registers.items()}
-        self.launch(Job(kind, layer, size, self.plan, program, own))
+        self.launch(Job(self.what + kind, layer, size, self.plan, program, own))
 
     # Entries
 
@@ -230,18 +239,14 @@ class _Work:
 
 
 class CoreClusters(HardwareClusters):
-    """Clusters whose means, lengths and variances are in the core's memory. Sizes, partitions and flags are control.
+    """Clusters whose means, lengths and variances are in the core's memory. Sizes, partitions and flags are control."""
 
-    Without a layer these are plain `HardwareClusters`, for visual clusters, which the host keeps.
-    """
-
-    def __init__(self, width: int, layer: "CoreLayer | None" = None):
+    def __init__(self, width: int, layer: "CoreLayer"):
         super().__init__(width)
         self.layer = layer
 
     def open(self, partition: int) -> int:
         """Make room for another cluster; returns its number."""
-        assert self.layer is not None
         most = self.layer.core.plan.clusters
         check(len(self) < most, "clusters", most, "must be more: all are in use")
         self.mean = np.concatenate([self.mean, np.full_like(self.mean, np.nan, shape=(1, self.mean.shape[1]))])
@@ -260,8 +265,8 @@ class CoreClusters(HardwareClusters):
         absorbed: Callable[[int, int], None],
         invalid: Callable[[int, int], list[int]],
     ) -> None:
-        if self.layer is None:
-            super().assign(x, partition, threshold, absorbed, invalid)
+        if self.layer.core.plan.steered:
+            self.layer.assign(partition, absorbed, invalid)
             return
         layer, taken = self.layer, -1
         for i, own in enumerate(partition.tolist()):
@@ -291,11 +296,22 @@ class CoreLayer(HardwareLayer):
         self.work = _Work()
         self.represented = np.zeros(0, np.int64)
         self.visited: list[int] = []  # keys of each visual cluster
+        self.defer = True  # as `MosaicParams.defer`
+        self.frames: CoreFrames | None = None  # of layer 0, where the core makes visual clusters
 
     # What the policy asks
 
     def query(self, q: np.ndarray) -> np.ndarray:
         return np.full(q.shape[1] * q.shape[3], np.nan, np.float32)  # it is at the driver's `query_at`
+
+    def direction(self, x: np.ndarray) -> np.ndarray:
+        return super().direction(x) if self.frames is None else self.frames.arrive(x)
+
+    def kmeans(self, x: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, int]:
+        return super().kmeans(x, k, seed) if self.frames is None else self.frames.first(len(x), k)
+
+    def visual_clusters(self, width: int) -> Clusters:
+        return super().visual_clusters(width) if self.frames is None else self.frames
 
     def directions(self, tokens: np.ndarray) -> np.ndarray:
         core, plan = self.core, self.core.plan
@@ -336,9 +352,9 @@ class CoreLayer(HardwareLayer):
         return self._chosen("", at, weight, enough)
 
     def create(self, tokens: np.ndarray, partition: int, k: int, seed: int) -> int:
-        labels, ran = self._k_means(tokens, k)
+        labels, ran = self.k_means(tokens, k)
         for label in np.unique(labels):
-            self._put(self.clusters.open(partition), label, tokens[labels == label])
+            self.put(self.clusters.open(partition), label, tokens[labels == label])
             self.core.counts.made += 1
         return ran * len(tokens) * self.core.plan.width * k
 
@@ -346,14 +362,14 @@ class CoreLayer(HardwareLayer):
         merged = self.buffered[tokens].any() or self.clusters.lazy[c]
         self.core.counts.merged += bool(merged)
         self.core.counts.split += not merged
-        labels, ran = self._k_means(tokens, 2)
+        labels, ran = self.k_means(tokens, 2)
         changed = [c]
         partition = int(self.clusters.partition[c])
         first, *rest = np.unique(labels)
-        self._put(c, first, tokens[labels == first])
+        self.put(c, first, tokens[labels == first])
         for label in rest:
             changed.append(self.clusters.open(partition))
-            self._put(changed[-1], label, tokens[labels == label])
+            self.put(changed[-1], label, tokens[labels == label])
         return changed, 2 * ran * len(tokens) * self.core.plan.width
 
     # Programs
@@ -395,6 +411,52 @@ class CoreLayer(HardwareLayer):
             program = self.core.plan.made("absorb", lambda c: c.absorb())
             self.core.start("absorb", self.number, 1, program, **self._absorbing(count - 1, taken))
 
+    def assign(
+        self,
+        partition: np.ndarray,
+        absorbed: Callable[[int, int], None],
+        invalid: Callable[[int, int], object],
+    ) -> None:
+        """As `CoreClusters.assign`, of the directions in work, by programs that run up to the next split each."""
+        core, plan, number, tokens = self.core, self.core.plan, self.number, self.work.tokens
+        program, at = plan.made("assign", lambda c: c.assign()), 0
+        while at < len(tokens):
+            own = self.clusters.partition == partition[at]
+            _, many = next(core.runs(number, tokens[at:]))
+            many = int(np.argmin(np.append(partition[at : at + many] == partition[at], False)))
+            self._mask("closed", np.flatnonzero(own))
+            whole = self._whole()
+            core.write(number, "whole", np.pad(whole, (0, plan.clusters - len(whole))).astype(BF16))
+            where = {"SRC": self._at("x", at), "ENTRY": core.entry(number, tokens[at])}
+            core.start("assign", number, many, program, ROWS=many, GO=1, **where)
+            core.counts.readings += 1
+            for found, margin in self._verdicts(many):
+                at += 1
+                if margin >= 0:
+                    self.clusters.size[found] += 1
+                    core.counts.assigned += 1
+                    absorbed(at - 1, found)
+                    continue
+                stops = whole[found]
+                invalid(at - 1, found)
+                if stops:
+                    break
+
+    def _verdicts(self, many: int) -> Iterator[tuple[int, float]]:
+        """Nearest cluster and margin of each token. Those behind a token that stops `assign` mean nothing."""
+        plan = self.core.plan
+        words = self.core.read(self.number, "verdicts")[:many, :, 0]
+        for number, margin in words.tolist():
+            yield plan.above - int(number), margin
+
+    def _whole(self) -> np.ndarray:
+        """Clusters that are split at once when a token exceeds them: all, or those without a member at home."""
+        out = np.ones(len(self.clusters), bool)
+        if self.defer:
+            away = self.core.slot[self.number, : len(self.cluster)] < 0
+            out[self.cluster[away & (self.cluster >= 0)]] = False
+        return out
+
     def _absorbing(self, i: int, c: int) -> dict[str, int]:
         entry = self.core.entry(self.number, self.work.tokens[i])
         return self._lane(c) | {"SRC": self._at("x", i), "ENTRY": entry}
@@ -409,11 +471,18 @@ class CoreLayer(HardwareLayer):
             lanes = np.repeat((np.arange(plan.members) < many)[:, None], plan.fmt.lanes, 1)
             core.write(self.number, "valid", lanes.astype(BF16))
 
-    def _k_means(self, tokens: np.ndarray, k: int) -> tuple[np.ndarray, int]:
+    def k_means(self, tokens: np.ndarray, k: int) -> tuple[np.ndarray, int]:
         """As `centroids.k_means` of the directions of tokens, but labels may have gaps."""
         core, plan, many, number = self.core, self.core.plan, len(tokens), self.number
         check(min(k, many) <= CENTRES, "cluster_tokens", many // k, f"must be more: at most {CENTRES} clusters at once")
         self._gather(tokens)
+        if plan.steered and min(k, many) == 2:
+            program = plan.made("halve", *HALVE, many=many)
+            core.start("halve", number, many, program, ROWS=many, SRC=self._at("gathered"), GO=1)
+            answer = core.answer(number)
+            if answer[stages.TOP] > EQUAL:
+                return core.read(number, "labels")[:many, 0].astype(np.int64), int(answer[RAN])
+            return self._rounds(many, 1)
         begin = plan.made(
             "middle",
             lambda c: c.directions(plan["y"], plan["norms"]),
@@ -421,7 +490,7 @@ class CoreLayer(HardwareLayer):
             many=many,
         )
         core.start("middle", number, many, begin, ROWS=many, SRC=self._at("gathered"))
-        far = plan.made("farthest", lambda c: c.seed(0), many=many)
+        far = plan.made("farthest", lambda c: c.seed_told(0), many=many)
         core.start("seed", number, many, far, SRC=self._at("middle"))
         farthest = plan.above - int(core.answer(number)[stages.FARTHEST])
         centres, most = 0, min(k, many)
@@ -430,7 +499,7 @@ class CoreLayer(HardwareLayer):
             where["STATS"] = self._at("halves", centres)
             centres += 1
             if centres == most:
-                core.start("seed", number, 1, plan.made("centre", lambda c: c.centre()), **where)
+                core.start("seed", number, 1, plan.made("centre", lambda c: c.centre_told()), **where)
                 break
             first = 1 if centres == 1 else 2
             program = plan.made(f"seed {first}", partial(_seed, first), many=many)
@@ -440,6 +509,14 @@ class CoreLayer(HardwareLayer):
                 break
             farthest = plan.above - int(answer[stages.FARTHEST])
         return self._rounds(many, centres)
+
+    def gather_alone(self, token: np.ndarray) -> None:
+        """Gather one token [1] as the only member of label 0, for `put`."""
+        core, plan = self.core, self.core.plan
+        self._gather(token)
+        program = plan.made("single", lambda c: c.directions(plan["y"], plan["norms"]))
+        core.start("single", self.number, 1, program, ROWS=1, SRC=self._at("gathered"))
+        core.memory.put(self._at("weights"), core.read(self.number, "valid"))
 
     def _rounds(self, many: int, centres: int) -> tuple[np.ndarray, int]:
         """Rounds of K-means: the members' labels, and the rounds that ran."""
@@ -469,7 +546,7 @@ class CoreLayer(HardwareLayer):
                 core.start("move", number, many, move, ROWS=many, **where)
         return labels, ran
 
-    def _put(self, c: int, label: int, tokens: np.ndarray) -> None:
+    def put(self, c: int, label: int, tokens: np.ndarray) -> None:
         """Make gathered tokens, those with a label, the members of cluster c, which has no others."""
         core, plan = self.core, self.core.plan
         weighed = stages.at_register(stages.WEIGHED, plan.fmt.lanes)
@@ -496,3 +573,66 @@ class CoreLayer(HardwareLayer):
         core.counts.readings += 1
         code = core.read(self.number, f"{which}codes", np.uint16)[at]
         return select(code, weight.astype(np.int64), WTU, budget).mask & (weight > 0)
+
+
+class CoreFrames(CoreClusters):
+    """Visual clusters whose numbers are those of a core: clusters of frames, in a layer of their own.
+
+    core : a driver with a `FramePlan` · number : of the layer that has its memory
+    """
+
+    def __init__(self, core: Core, number: int):
+        plan = core.plan
+        assert isinstance(plan, FramePlan)
+        self.core, self.seen, self.program = core, 0, plan.made("frame", plan.take_frame)
+        layer = CoreLayer(plan.width, 1, core, number)
+        super().__init__(plan.width, layer)
+        layer.clusters = self
+        layer.defer = False
+        layer.cluster, layer.buffered = np.full(plan.stream, -1), np.zeros(plan.stream, bool)
+        self.groups: list[tuple[int, np.ndarray]] = []  # labels and frames that `add` takes next
+
+    def arrive(self, x: np.ndarray) -> np.ndarray:
+        """Take the vision tokens x [T, width] of the next frame; its direction, which the host does not know."""
+        core, layer, frame = self.core, self.layer, np.array([self.seen])
+        self.seen += 1
+        at = core.address(layer.number, "vision")
+        core.memory.put(at, to_bf16(x))
+        core.take_slots(layer.number, frame)
+        where = {"SRC": at, "DST": core.entry(layer.number, int(frame[0]))}
+        core.start("frame", layer.number, len(x), self.program, ROWS=len(x), **where)
+        return layer.directions(frame)[0]
+
+    def first(self, frames: int, k: int) -> tuple[np.ndarray, int]:
+        """K-means of the first frames: labels without gaps, and the rounds that ran."""
+        tokens = np.arange(frames)
+        labels, ran = self.layer.k_means(tokens, k)
+        self.groups = [(int(label), tokens[labels == label]) for label in np.unique(labels)]
+        return np.unique(labels, return_inverse=True)[1], ran
+
+    def add(self, members: np.ndarray, partition: int = 0) -> int:
+        if not self.groups:  # a frame that opens a cluster
+            frame = np.array([self.seen - 1])
+            self.layer.gather_alone(frame)
+            self.groups = [(0, frame)]
+        label, tokens = self.groups.pop(0)
+        c = self.open(partition)
+        self.layer.put(c, label, tokens)
+        self._leave(tokens)
+        return c
+
+    def assign(
+        self,
+        x: np.ndarray,
+        partition: np.ndarray,
+        threshold: Threshold,
+        absorbed: Callable[[int, int], None],
+        invalid: Callable[[int, int], list[int]],
+    ) -> None:
+        super().assign(x, partition, threshold, absorbed, invalid)
+        self._leave(np.array([self.seen - 1]))
+
+    def _leave(self, tokens: np.ndarray) -> None:
+        """Free the slots of frames that are in a cluster."""
+        number = self.layer.number
+        self.core.free_slots(number, tokens[self.core.slot[number, tokens] >= 0])

@@ -118,6 +118,9 @@ class HardwareLayer(Layer):
         self.row_bytes = 6 * width + 12
         self.key_bytes = 4 * width + 4
 
+    def visual_clusters(self, width: int) -> Clusters:
+        return HardwareClusters(width, self.fmt)
+
     def directions(self, tokens: np.ndarray) -> np.ndarray:
         return centroids.directions(to_bf16(self.keys.data[0, tokens]), self.fmt)
 
@@ -190,6 +193,9 @@ class SummedLayer(HardwareLayer):
         self.clusters = SummedClusters(width)
         self.entry_sums = np.zeros((0, 2 * width), np.float32)
         self.row_bytes = 18 * width + 12
+
+    def visual_clusters(self, width: int) -> Clusters:
+        return SummedClusters(width)
 
     def place(self, tokens: np.ndarray, c: int) -> None:
         super().place(tokens, c)

@@ -16,12 +16,12 @@ from golden.function_params import check
 from golden.policies.blocks import Block, Shape
 from golden.policies.light_attention import Selected
 from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.mosaic_core import Core, CoreLayer, CoreStore, Job
+from golden.policies.mosaic_core import Core, CoreFrames, CoreLayer, CoreStore, Job
 from golden.policies.policy import Step
 from golden.policies.policy_run import Run
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import Lxe, Memory, Region, Result
-from golden.program.mosaic_plan import MosaicPlan
+from golden.program.mosaic_plan import FramePlan, MosaicPlan
 
 ALLOWED = ("none", "query")  # of `MosaicParams.prefetch`
 
@@ -34,6 +34,7 @@ class MosaicHost:
     turns : radians that a position adds to the angle of each rotary pair, [head size / 2]
     unit : makes the LXE or the core from format and memory
     launch : runs a job; `run` on golden if not given
+    frames : of the steps for visual clusters; if not given, the host computes them by golden's functions
 
     `block` takes a block through the layers and returns the hidden states. Memory has a region for the arrays of a
     pass, then for each layer one of its weights and one of its entries and tables. `watch`, if set, is called when a
@@ -49,6 +50,7 @@ class MosaicHost:
         turns: np.ndarray,
         unit: Callable[..., Lxe] = Lxe,
         launch: Callable[[Job], object] | None = None,
+        frames: FramePlan | None = None,
     ):
         check(params.arithmetic == "hardware", "arithmetic", params.arithmetic, "must be hardware: the core decides")
         check(params.prefetch in ALLOWED, "prefetch", params.prefetch, f"must be one of {', '.join(ALLOWED)}")
@@ -58,22 +60,42 @@ class MosaicHost:
         layout = [("work", plan.work.size)]
         for i in range(len(layers)):
             layout += [(f"weights {i}", plan.weights.size), (f"entries {i}", plan.kv.size)]
+        if frames is not None:
+            layout.append(("frames", frames.kv.size))
         ends = np.cumsum([size for _, size in layout]).tolist()
         regions = [Region(name, end - size, size) for (name, size), end in zip(layout, ends, strict=True)]
         self.bases = [
             {0: 0, int(Register.WEIGHTS): ends[2 * i], int(Register.KV): ends[2 * i + 1]} for i in range(len(layers))
         ]
         self.unit = unit(plan.fmt, Memory(regions))
-        self.core = Core(plan, self.bases, self.unit.memory, launch or self.run)
+        starts = [r.base for r in regions]
+        launch, memory = launch or self.run, self.unit.memory
+        self.core = Core(plan, dict(enumerate(self.bases)), memory, launch)
         for i, layer in enumerate(layers):
             for name, x in plan.pack(layer).items():
                 self.core.write(i, name, x)
         self.policy = Mosaic(params, shape)
         width = shape.kv_heads * shape.head_size
         self.policy.layers = [CoreLayer(width, shape.kv_heads, self.core, i) for i in range(shape.layers)]
+        for state in self.policy.layers:
+            assert isinstance(state, CoreLayer)
+            state.defer = params.defer
+        self.frames: CoreFrames | None = None
+        if frames is not None:
+            number = len(self.bases)
+            self.bases.append({0: 0, int(Register.KV): starts[-1]})
+            self.frames = CoreFrames(Core(frames, {number: self.bases[number]}, memory, launch, "visual "), number)
+            first = self.policy.layers[0]
+            assert isinstance(first, CoreLayer)
+            first.frames = self.frames
         self.policy.store = CoreStore(shape, self.policy.ledger, self.core)
         self.decider = Run(self.policy)
         self.watch: Callable[[Block, MosaicPlan, int, np.ndarray, Selected], None] | None = None
+
+    @property
+    def readings(self) -> int:
+        """Answers that the host has read so far."""
+        return self.core.counts.readings + (self.frames.core.counts.readings if self.frames else 0)
 
     def run(self, job: Job) -> Result:
         """Execute a job on golden: memory is then as the hardware leaves it."""

@@ -32,6 +32,10 @@ class Layer:
         self.row_bytes = 6 * width + 8  # of a cluster: BF16 centroid, mean key and value, variance and size
         self.key_bytes = 2 * width  # of a visual cluster: its mean key
 
+    def visual_clusters(self, width: int) -> Clusters:
+        """No visual clusters yet, of embeddings of so many numbers, in this layer's arithmetic."""
+        return Clusters(width)
+
     def members(self, c: int) -> np.ndarray:
         """Tokens of cluster c, the buffered ones included."""
         return np.flatnonzero(self.cluster == c)

@@ -27,7 +27,7 @@ its centroid, variance, size. A word of `identity` selects that lane.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -53,11 +53,25 @@ LANE = Register.CONTEXT  # of the word of `identity` that selects the lane of a 
 STATS = Register.TAIL  # of the words of `stats` that hold a cluster
 ENTRY = Register.LEFT  # of a token's entry
 WEIGHED = Register.WEIGHTS  # of the words of `weights` that tell the members of a cluster
+# Conditions, 1 or 0, in programs that steer themselves (`golden.program.steered_stages`).
+GO, TAKE = WEIGHED, LANE  # go on with the next token, the cluster takes this one
 
 # Words of `answer`.
 NUMBER, MARGIN, VARIANCE, SIZE, SHARE = range(5)  # of `probe`; the number is `above` less the cluster
 FARTHEST, TOP = range(2)  # of `seed`: `above` less the member, and its distance
 ANSWERS = 5
+SEEDED = (2, 3)  # scalar registers of what `seed` finds: the distance, and `above` less the member
+
+
+class _Found(NamedTuple):
+    number: int
+    variance: int
+    size: int
+    share: int
+    margin: int
+
+
+FOUND = _Found(2, 4, 5, 6, 7)  # scalar registers of what `search` finds
 HUGE = float(2.0**127)  # makes a difference of two scores, at least 2^-126, larger than 1
 COUNT = 8  # scalar register of the number of summed rows
 
@@ -253,8 +267,16 @@ class ClusterCompiler(WindowCompiler):
         Word NUMBER is N less the nearest cluster; MARGIN is the threshold for one more member less VARIANCE, the
         variance with it; SIZE its members then; SHARE 1 / SIZE as BF16.
         """
+        self.search(ahead)
+        words = (NUMBER, FOUND.number), (MARGIN, FOUND.margin), (VARIANCE, FOUND.variance), (SIZE, FOUND.size)
+        for word, scalar in (*words, (SHARE, FOUND.share)):
+            self.spread(scalar, word)
+        self.give(self.plan["answer"], 0, ANSWERS)
+
+    def search(self, ahead: int) -> None:
+        """The numbers of `probe` in the scalars of `FOUND`. Banks A and B have 1 in the cluster's lane, else 0."""
         p, n, words, tiles = self.plan, self.fmt.lanes, self.words, self.plan.tiles
-        square, best, number, d, v, size, u, fade = range(8)
+        square, best, number, d, v, size, u, fade = 0, 1, FOUND.number, 3, *FOUND[1:]
         x = ahead * p.width
         self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
         self.length(words, square)
@@ -287,9 +309,6 @@ class ClusterCompiler(WindowCompiler):
         top = {"imm_b": imm(limit.large - limit.small), "imm_c": imm(limit.large)}
         self.scalar(fade, scalar_a=fade, negate_a=1, **top)
         self.scalar(fade, scalar_a=fade, c=SCALAR, scalar_c=v, negate_c=1)
-        for word, scalar in ((NUMBER, number), (MARGIN, fade), (VARIANCE, v), (SIZE, size), (SHARE, u)):
-            self.spread(scalar, word)
-        self.give(p["answer"], 0, ANSWERS)
 
     def stats_row(self, which: int, to: int) -> None:
         """One of the three statistics of all clusters, to bank C."""
@@ -306,18 +325,21 @@ class ClusterCompiler(WindowCompiler):
         share, v, size, q, half = range(5)
         for word, to in ((SHARE, share), (VARIANCE, v), (SIZE, size)):
             self.fetch(p["answer"], word * self.fmt.lanes, to)
-        pairs = ((PAIR, ENTRY, self.shape.entry), (DST, SRC, p.width))
-        for mean, x, numbers in pairs:
-            words = numbers // self.fmt.lanes
-            self.take(at_register(mean, numbers), 0, words, Bank.C)
-            self.load(at_register(x, numbers), 0, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=STREAM, c=BANK, negate_c=1, write=Bank.A)
-            moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
-            self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
-            self.give(at_register(mean, numbers), 0, words)
+        self.move(PAIR, ENTRY, 0, self.shape.entry, share)
+        self.move(DST, SRC, 0, p.width, share)
         self.length(self.words, q)
         self.halved(q, half)
         self.change((half, v, size))
+
+    def move(self, mean: int, x: int, row: int, numbers: int, share: int) -> None:
+        """Move the mean at register `mean` towards row `row` at register `x` by its share, a scalar; as `moved`."""
+        words = numbers // self.fmt.lanes
+        self.take(at_register(mean, numbers), 0, words, Bank.C)
+        self.load(at_register(x, numbers), row * numbers, 1, words, 0, LoadTo.VECTOR)
+        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, negate_c=1, write=Bank.A)
+        moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
+        self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
+        self.give(at_register(mean, numbers), 0, words)
 
     def sums(self, rows: Array, numbers: int, weighed: Array | None) -> None:
         """A and C = the sum of rows of `numbers`, in order; the word behind it in C = how many there are.
@@ -354,30 +376,31 @@ class ClusterCompiler(WindowCompiler):
             self.spread(0, 0)
             self.give(minus_half, 0, 1)
 
-    def centre(self) -> None:
-        """Make the member at SRC the centre at DST; less half its squared length goes to STATS."""
-        self.take(at_register(SRC, self.plan.width), 0, self.words, Bank.A | Bank.B)
-        self.give(at_register(DST, self.plan.width), 0, self.words)
+    def centre(self, of: Array, to: Array, minus_half: Array) -> None:
+        """Make the member `of` the centre `to`; less half its squared length goes to `minus_half`."""
+        self.take(of, 0, self.words, Bank.A | Bank.B)
+        self.give(to, 0, self.words)
         self.length(self.words, 0)
         self.halved(0, 0)
         self.spread(0, 0)
-        self.give(at_register(STATS, self.fmt.lanes, np.float32), 0, 1)
+        self.give(minus_half, 0, 1)
 
-    def seed(self, first: int) -> None:
-        """Find the member farthest from a centre: that at SRC, or from all seeds so far.
+    def seed(self, first: int, of: Array, to: Array, minus_half: Array) -> None:
+        """Find the member farthest from a centre, or from all seeds so far.
 
         first : 0: from the centre alone; 1: from the centre, the first seed; 2: from it and the seeds before
+        of : the centre; a seed becomes the centre `to`, and less half its squared length goes to `minus_half`
         """
-        p, n, many = self.plan, self.fmt.lanes, self.many
-        square, half, top, number = range(4)
-        self.take(at_register(SRC, p.width), 0, self.words, Bank.A | Bank.B)
+        p, many = self.plan, self.many
+        square, half, top, number = 0, 1, *SEEDED
+        self.take(of, 0, self.words, Bank.A | Bank.B)
         self.length(self.words, square)
         self.halved(square, half)
         if first:
-            self.give(at_register(DST, p.width), 0, self.words)
+            self.give(to, 0, self.words)
             self.spread(half, 0)
-            self.give(at_register(STATS, n, np.float32), 0, 1)
-        self.distances(at_register(SRC, p.width), half)
+            self.give(minus_half, 0, 1)
+        self.distances(of, half)
         if first == 2:
             self.take(p["left"], 0, many, Bank.C)
             self.vector(many, op=VectorOp.MIN, a=BANK, c=BANK, write=Bank.A)
@@ -387,15 +410,30 @@ class ClusterCompiler(WindowCompiler):
             self.give(p["left"], 0, many)
         self.take(p["places"], 0, many, Bank.C)
         self.farthest(many, 0, top, number)
-        for word, scalar in ((FARTHEST, number), (TOP, top)):
+
+    def centre_told(self) -> None:
+        """Make the member at SRC the centre at DST, with its number at STATS."""
+        self.centre(*self._told())
+
+    def seed_told(self, first: int) -> None:
+        """`seed` of the centre at SRC, to DST and STATS. Leaves N less the member and its distance in `answer`."""
+        self.seed(first, *self._told())
+        for word, scalar in zip((TOP, FARTHEST), SEEDED, strict=True):
             self.spread(scalar, word)
-        self.give(p["answer"], 0, 2)
+        self.give(self.plan["answer"], 0, 2)
+
+    def _told(self) -> tuple[Array, Array, Array]:
+        width = self.plan.width
+        rows = at_register(SRC, width), at_register(DST, width)
+        return *rows, at_register(STATS, self.fmt.lanes, np.float32)
 
     def label(self, centres: int) -> None:
-        """The nearest of so many centres for each member, to `labels`; the lowest of equal ones. `weights` says whose.
+        """The nearest of so many centres for each member, the lowest of equal ones, and `weights` that say whose."""
+        self.find_labels(centres)
+        self.keep_labels(centres)
 
-        Bank C holds the best score, behind it the labels.
-        """
+    def find_labels(self, centres: int) -> None:
+        """The labels of the members, to bank C from word `many` on, behind the best scores."""
         p, n, many = self.plan, self.fmt.lanes, self.many
         for c in range(centres):
             self.fetch(p["halves"], c * n, 0)
@@ -419,6 +457,10 @@ class ClusterCompiler(WindowCompiler):
             self.vector(many, a=IMMEDIATE, imm_a=imm(c), **label, negate_c=1, write=Bank.A, addr_d=many)
             self.vector(many, **rest, b=BANK, **label, write=Bank.C, addr_d=many)
             self.vector(many, op=VectorOp.MAX, a=BANK, c=BANK, write=Bank.C)
+
+    def keep_labels(self, centres: int) -> None:
+        """Store labels and weights of the members, whose labels are in bank C."""
+        p, n, many = self.plan, self.fmt.lanes, self.many
         self.give(p["labels"], 0, many, many)
         for c in range(centres):
             self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=many, write=Bank.A)

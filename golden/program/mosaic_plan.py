@@ -7,17 +7,19 @@ between the host chooses clusters and has entries fetched.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from golden.arithmetic.numerics import BF16
+from golden.arithmetic.vector import Bank, Post
 from golden.function_params import check
-from golden.program.cluster_stages import ANSWERS, ClusterCompiler
+from golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
 from golden.program.isa import Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import LayerShape, Tiling
-from golden.program.layer_stages import FREE, semaphores
+from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
+from golden.program.layer_stages import BANK, FREE, semaphores
 from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from golden.program.window_plan import WindowPlan
 
 CENTRES = 16  # of K-means at most
@@ -61,6 +63,13 @@ class MosaicPlan(WindowPlan):
         limit: Limit,
         cuts: dict[str, Tiling] | None = None,
     ):
+        self._sized(shape, fmt, clusters, visual, tokens, members, limit)
+        super().__init__(shape, fmt, 0, cuts)
+
+    def _sized(
+        self, shape: LayerShape, fmt: LxeFormat, clusters: int, visual: int, tokens: int, members: int, limit: Limit
+    ) -> None:
+        """Set the sizes of the steps. Raises `ParamError` for those that do not fit the format."""
         n = fmt.lanes
         self.clusters, self.visual, self.stream, self.members, self.limit = clusters, visual, tokens, members, limit
         self.width = shape.kv_heads * shape.head_size
@@ -74,10 +83,14 @@ class MosaicPlan(WindowPlan):
         half = min(fmt.w_depth, fmt.x_depth) // 2
         check(words <= half, "width", self.width, f"must be at most {half * n}: half of W and of X hold a direction")
         check(2 * words < fmt.depth, "width", self.width, f"must be below {fmt.depth // 2 * n}: a bank holds an entry")
+        if fmt.to_register:
+            odd, room = factors(2 * self.width)[0], fmt.depth - 2 * words
+            check(odd < 256, "width", self.width, "must be at most 255 times a power of two: its rows have addresses")
+            reason = f"must be at most {room * n}: a bank holds a lane for each beside an entry"
+            check(self.tiles <= room, "clusters", clusters, reason)
         scale = (self.width * shape.kv_heads) ** -0.5  # 1 / sqrt(head size), and the mean over KV heads
         self.rank_scale = scale
         self.above = 1 << max(clusters, members).bit_length()
-        super().__init__(shape, fmt, 0, cuts)
         self._made: dict[str, list[Instruction]] = {}
 
     def of(self, tokens: int) -> "MosaicPlan":
@@ -120,6 +133,9 @@ class MosaicPlan(WindowPlan):
             ("weights", (CENTRES, many, n), BF16),
         ):
             self.kv.add(name, dims, dtype)
+        if self.steered:
+            self.kv.add("whole", (self.clusters,), BF16)
+            self.kv.add("verdicts", (self.stream, VERDICTS, n), np.float32)
 
     def tables(self) -> dict[str, np.ndarray]:
         """The arrays by name that the host writes once, for each layer."""
@@ -137,7 +153,7 @@ class MosaicPlan(WindowPlan):
         check(many <= self.members, "members", self.members, f"must be at least {many}, the tokens of a cluster")
         return min(self.members, max(LEAST, 1 << (many - 1).bit_length()))
 
-    def made(self, name: str, *parts: Callable[[ClusterCompiler], None], many: int = 0) -> list[Instruction]:
+    def made(self, name: str, *parts: Callable[[Any], None], many: int = 0) -> list[Instruction]:
         """The program of some parts, one after the other; each begins when the one before is in memory.
 
         name : the program is written once for it and for a size · many : members that K-means works on
@@ -145,7 +161,7 @@ class MosaicPlan(WindowPlan):
         if many:
             name = f"{name} of {self.size(many)}"
         if name not in self._made:
-            c = ClusterCompiler(self)
+            c = SteeredCompiler(self) if self.steered else ClusterCompiler(self)
             c.many = self.size(many) if many else 0
             groups = []
             for part in parts:
@@ -189,12 +205,59 @@ class MosaicPlan(WindowPlan):
 
     def ranks(self, c: ClusterCompiler) -> None:
         """Score codes of the clusters, from their representatives in the pool."""
+        c.codes(self.pairs, self.shape.entry, self.tiles, self["unasked"], self["codes"])
+
+    @property
+    def steered(self) -> bool:
+        """Whether steps take their control from the core's numbers, as a STORE can set a register."""
+        return self.fmt.to_register
+
+    @property
+    def pairs(self) -> Array:
+        """The representatives of the clusters, behind the slots for tokens."""
         ring = self["ring"]
         first = ring.offset + 2 * self.tokens_slots * self.shape.entry
-        pairs = replace(ring, offset=first, shape=(self.clusters, self.shape.entry))
-        c.codes(pairs, self.shape.entry, self.tiles, self["unasked"], self["codes"])
+        return replace(ring, offset=first, shape=(self.clusters, self.shape.entry))
 
     @property
     def tokens_slots(self) -> int:
         """Slots for tokens; those of representatives follow."""
         return self.shape.recent - self.clusters
+
+
+class FramePlan(MosaicPlan):
+    """The steps for visual clusters. A frame is a token whose keys are the sum of its vision tokens, without values.
+
+    width : numbers of a vision token · tokens : most of a frame · clusters : visual clusters, a multiple of `lanes`
+    frames : of the stream · members : frames that are put into clusters at once · limit : as in `MosaicPlan`
+
+    Only the arrays of `kv` exist: those of `MosaicPlan`, and `vision`, the tokens of a frame. `fits` says whether a
+    core has room for a direction.
+    """
+
+    def __init__(self, width: int, tokens: int, fmt: LxeFormat, clusters: int, frames: int, members: int, limit: Limit):
+        recent = members + clusters
+        sizes = {"width": width, "head_size": width, "ffn": width, "tokens": 1, "recent": recent}
+        self.shape, self.fmt = LayerShape(heads=1, kv_heads=1, entries=0, **sizes), fmt
+        self._sized(self.shape, fmt, clusters, fmt.lanes, frames, members, limit)
+        align = max(4096, 4 * fmt.lanes)
+        self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
+        self.kv.add("ring", (recent, self.shape.entry), BF16)
+        self.kv.add("vision", (tokens, width), BF16)
+        self._more_arrays()
+        self.arrays, self.near = self.kv.arrays, 0
+
+    @staticmethod
+    def fits(width: int, members: int, fmt: LxeFormat) -> bool:
+        """Whether banks and scratchpads hold directions of so many numbers, and so many members."""
+        words, n = width // fmt.lanes, fmt.lanes
+        odd = factors(2 * width)[0] < 256 or not fmt.to_register
+        room = 2 * words < fmt.depth and 2 * members < fmt.depth
+        return width % n == 0 and odd and room and words <= min(fmt.w_depth, fmt.x_depth) // 2
+
+    def take_frame(self, c: ClusterCompiler) -> None:
+        """The sum of ROWS vision tokens from SRC on, as BF16, to the keys of the entry at DST."""
+        words = c.words
+        c.sums(at_register(SRC, self.width), self.width, None)
+        c.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
+        c.give(at_register(DST, self.width), 0, words)

@@ -13,7 +13,7 @@ from golden.policies.light_attention import Selected
 from golden.policies.mosaic import Mosaic
 from golden.policies.mosaic_core import Core as Driver
 from golden.policies.mosaic_core import CoreLayer, Counts, Job
-from golden.policies.mosaic_hardware import HardwareLayer
+from golden.policies.mosaic_hardware import HardwareClusters, HardwareLayer
 from golden.policies.mosaic_host import MosaicHost
 from golden.policies.policy import Step
 from golden.policies.policy_run import Run, decoder_shape
@@ -23,7 +23,7 @@ from golden.program.core_model import Core
 from golden.program.isa import Instruction
 from golden.program.layer_memory import LayerShape
 from golden.program.lxe_model import Memory, Result
-from golden.program.mosaic_plan import MosaicPlan
+from golden.program.mosaic_plan import FramePlan, MosaicPlan
 from golden.retrieval.dre_model import DreModel
 from golden.retrieval.kvmap import KvMap
 from hdl.params import CoreParams
@@ -95,6 +95,7 @@ class Twin:
         """End a block, and compare all clusters: members, flags, and each number in the core's tables."""
         self.run.finish(block)
         core = self.host.core
+        self._see(block)
         for layer, (want, own) in enumerate(zip(self.policy.layers, self.host.policy.layers, strict=True)):
             n, names = len(want.clusters), ("size", "partition", "lazy")
             same = {x: np.array_equal(getattr(want, x), getattr(own, x)) for x in ("cluster", "buffered")}
@@ -116,6 +117,24 @@ class Twin:
                 same[name] = np.array_equal(have.astype(np.float32), right.astype(np.float32))
                 self.compared += have.size
             self._tell(f"block {block.index}, layer {layer}, at the end", same)
+
+    def _see(self, block: Block) -> None:
+        """Compare the visual clusters that the core has made."""
+        frames, want = self.host.frames, self.policy.visual
+        if frames is None or want is None:
+            return
+        assert isinstance(want, HardwareClusters)
+        core, number, n = frames.core, frames.layer.number, len(want)
+        stats = core.read(number, "stats").swapaxes(0, 1).reshape(3, -1)[:, :n]
+        numbers = {
+            "visual centroids": (core.read(number, "centroids")[:n], want.mean),
+            "visual lengths, variances, sizes": (stats, np.stack([want.norm / -2, want.variance, want.size])),
+        }
+        same = {"visual clusters": len(frames) == n and np.array_equal(frames.size, want.size)}
+        for name, (have, right) in numbers.items():
+            same[name] = np.array_equal(have.astype(np.float32), right.astype(np.float32))
+            self.compared += have.size
+        self._tell(f"block {block.index}, at the end", same)
 
     def _tell(self, where: str, same: dict[str, bool]) -> None:
         self.differences += [f"{where}: {what} are not the policy's" for what, ok in same.items() if not ok]
@@ -228,6 +247,8 @@ class MosaicStream:
     entry : the policy, whose arithmetic is that of the hardware · segments : prompt, frames, question, later tokens
     room : in memory (`room`)
 
+    Where a core has room for the directions of frames (`FramePlan.fits`), it makes the visual clusters, too.
+
     Iteration gives the programs. Then `outputs` has the hidden states, `events` what has happened, and `twin` where
     the policy in NumPy decides otherwise. Raises `ParamError` for a core that does not hold the layers, and for frames
     without a visual embedding.
@@ -252,13 +273,18 @@ class MosaicStream:
             entries=0,
             epsilon=float(decoder.epsilon),
         )
-        limit = Mosaic(entry.params, decoder_shape(decoder)).semantic_limit
-        self.plan = MosaicPlan(shape, p.lxe_format(), clusters, visual, total, room.members, limit)
+        shape_of, fmt = decoder_shape(decoder), p.lxe_format()
+        policy = Mosaic(entry.params, shape_of)
+        self.plan = MosaicPlan(shape, fmt, clusters, visual, total, room.members, policy.semantic_limit)
+        seen = [s.visual for s in segments if s.visual is not None]
+        frames, most, build = None, max((len(x) for x in seen), default=0), entry.params.build
+        if seen and entry.params.visual_level and FramePlan.fits(seen[0].shape[1], build, fmt):
+            frames = FramePlan(seen[0].shape[1], most, fmt, visual, len(seen), build, policy.visual_limit)
         self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
         self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
         turns = np.array(decoder.frequencies)
-        shape_of = decoder_shape(decoder)
-        self.host = MosaicHost(self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch)
+        given = self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch
+        self.host = MosaicHost(*given, frames)
         self.twin = Twin(self.host)
         self.outputs = Outputs()
         self._give: Callable[[Job], None] | None = None
@@ -285,7 +311,7 @@ class MosaicStream:
     @property
     def events(self) -> Counts:
         """What has happened."""
-        return replace(self.host.core.counts)
+        return replace(self.host.core.counts, readings=self.host.readings)
 
     @property
     def driver(self) -> Driver:
@@ -294,7 +320,7 @@ class MosaicStream:
 
     def __iter__(self) -> Iterator[MosaicPass]:
         for block, segment in zip(blocks(self.segments), self.segments, strict=True):
-            before = self.host.core.counts.readings
+            before = self.host.readings
 
             def work(give: Callable[[Job], None], block: Block = block, segment: Segment = segment) -> None:
                 self._give = give
@@ -303,7 +329,7 @@ class MosaicStream:
             for number, job in enumerate(handed_over(work)):
                 yield MosaicPass(self, job, block, number)
             self.twin.finish(block)
-            self.outputs.readings.append(self.host.core.counts.readings - before)
+            self.outputs.readings.append(self.host.readings - before)
 
     def errors(self, reference: Reference) -> list[float]:
         """Distance of each block's hidden states from those of the policy in FP32, relative to their length."""

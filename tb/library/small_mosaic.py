@@ -39,9 +39,11 @@ def shown(frames: int = 8, tokens: int = 4, seed: int = 3, noise: float = 0.3) -
     return out
 
 
-def stream(given: list[Segment], layers: int = 2, room: Room = ROOM, **changes: object) -> MosaicStream:
-    """The stream on a golden core."""
+def stream(
+    given: list[Segment], layers: int = 2, room: Room = ROOM, core: tuple[str, ...] = (), **changes: object
+) -> MosaicStream:
+    """The stream on a golden core. `core` : more of its parameters"""
     decoder = SmallDecoder()
     decoder.layers = decoder.layers[:layers]
     entry = Entry(Mosaic, replace(PARAMS, **changes))  # type: ignore[arg-type]
-    return MosaicStream(entry, given, decoder, small_models.params(), room)
+    return MosaicStream(entry, given, decoder, small_models.params(*core), room)

@@ -48,9 +48,11 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-def test_mosaic_on_the_rtl(small, tmp_path):
+@pytest.mark.parametrize("core", [(), ("lxe.to_register=true",)])
+def test_mosaic_on_the_rtl(small, tmp_path, core):
     """Every store, all memory and every cycle of a stream, and every decision of the policy."""
-    words = ["--preset", "tiny", *given(small_models.SIZES), *given(OWN, "mosaic."), "--generate", 1, "-o", tmp_path]
+    words = ["--preset", "tiny", *given((*small_models.SIZES, *core)), *given(OWN, "mosaic."), "--generate", 1]
+    words += ["-o", tmp_path]
     got = vrex(*words, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
@@ -59,6 +61,8 @@ def test_mosaic_on_the_rtl(small, tmp_path):
     events = result["events"]
     for event in EVENTS:
         assert events[event] > 0 or event == "split", event  # no split on the device in a stream so short
+    kinds = {one["kind"] for one in result["kinds"]}
+    assert {"assign", "halve"} & kinds if core else {"probe", "absorb, probe"} & kinds
     rows = result["blocks"]
     assert result["steps"] == sum(one["programs"] for one in rows) == sum(one["programs"] for one in result["kinds"])
     assert sum(one["readings"] for one in rows) == events["readings"]

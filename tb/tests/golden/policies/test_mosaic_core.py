@@ -1,5 +1,6 @@
 """Mosaic on a golden core: every decision and every number of its tables against the policy in NumPy, and its steps."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from golden.arithmetic.numerics import BF16
 from golden.function_params import ParamError
+from golden.policies.blocks import Block
 from golden.policies.ledger import Ledger
 from golden.policies.mosaic import Mosaic
 from golden.policies.mosaic_clusters import Threshold
@@ -19,7 +21,9 @@ from golden.policies.mosaic_host import MosaicHost
 from golden.policies.registry import Entry
 from golden.policies.store import HOST
 from golden.program.deadlock_hazard_check import play
+from golden.program.isa import Opcode, sets_register
 from golden.program.layer_memory import Register
+from golden.program.mosaic_plan import FramePlan
 from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Twin
 from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
 from tb.library.small_windows import SmallDecoder
@@ -53,23 +57,28 @@ def run(out: MosaicStream) -> MosaicStream:
     return out
 
 
+STEERED = ("to_register=true",)  # a core whose programs take control from their own numbers
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes",
+    ("core", "changes"),
     [
-        {},
-        {"prefetch": "none", "recent": 16},
-        {"defer": False, "adaptive": False},
-        {"semantic_level": False},
-        {"visual_level": False, "breadth": 1.0, "semantic": Threshold(0.45, 0.65, 4.0)},
+        ((), {}),
+        ((), {"prefetch": "none", "recent": 16}),
+        ((), {"defer": False, "adaptive": False}),
+        ((), {"semantic_level": False}),
+        ((), {"visual_level": False, "breadth": 1.0, "semantic": Threshold(0.45, 0.65, 4.0)}),
+        (STEERED, {}),
+        (STEERED, {"defer": False, "adaptive": False}),
     ],
 )
-def test_every_decision_is_the_policy_s(changes):
+def test_every_decision_is_the_policy_s(core, changes):
     """Choices, members, flags, places; and each bit of centroids, lengths, variances, pairs and sums after each block.
 
     The policy got NaN for keys, values and queries, so it had no other source for them than the core.
     """
-    out = run(stream(shown(frames=7), **changes))
+    out = run(stream(shown(frames=7), core=core, **changes))
     assert not out.twin.differences
     assert out.twin.compared > 1000
     for name in ("splits", "deferred", "needed", "covered"):
@@ -95,9 +104,10 @@ def test_a_wrong_number_is_noticed():
 
 
 @pytest.mark.slow
-def test_programs_have_no_hazard():
+@pytest.mark.parametrize("core", [(), STEERED])
+def test_programs_have_no_hazard(core):
     """The engines leave golden's numbers in whatever order they run side by side."""
-    out = stream(shown(frames=4), layers=1)
+    out = stream(shown(frames=7), layers=1, core=core)
     seen = set()
     for one in out:
         result = one.run()
@@ -105,6 +115,30 @@ def test_programs_have_no_hazard():
             seen.add(one.job.kind)
             assert not play(result.issues, out.plan.fmt).problems(), one.name
     assert {"ask", "attend", "append", "codes", "visual_codes", "middle", "seed", "label", "move", "put"} <= seen
+    assert {"assign", "halve"} <= seen if core else {"probe", "absorb, probe", "absorb"} <= seen
+
+
+@pytest.mark.slow
+def test_a_core_that_steers_itself_is_read_once_a_run_of_tokens():
+    """One reading for each run of tokens up to a split, and one for each split; the same memory, the same choices."""
+    seen, plain, out = Counter(), *(stream(shown(frames=7), layers=1, core=core) for core in ((), STEERED))
+    run(plain)
+    for one in out:
+        before = out.events.readings
+        result = one.run()
+        assert out.events.readings == before  # the host reads when the program has ended
+        seen[one.job.kind] += 1
+        if one.job.kind == "assign":
+            sets = [i for i in result.issues if i.op == Opcode.STORE and sets_register(i.instruction)]
+            seen["looked"] += len(sets) // 4
+            seen["stopped"] += len(sets) // 4 < one.job.size
+    assert seen["looked"] == sum(out.events.__dict__[x] for x in ("assigned", "deferred", "split"))
+    assert seen["stopped"] > 0
+    assert out.events.split > 0
+    assert out.events.deferred > 0
+    assert sum(out.outputs.readings) < 0.7 * sum(plain.outputs.readings)
+    for name in ("centroids", "stats", "ring", "home"):
+        np.testing.assert_array_equal(*(x.host.core.read(0, name).astype(np.float32) for x in (plain, out)))
 
 
 @pytest.mark.slow
@@ -148,16 +182,62 @@ def test_prefetch_and_completion_give_the_exact_set():
     assert any("on the device" in line for line in plain.differences)
 
 
-def layer(entries: np.ndarray, members: int = 16) -> tuple[CoreLayer, HardwareLayer]:
+@pytest.mark.slow
+@pytest.mark.parametrize("core", [(), STEERED])
+def test_visual_clusters_are_the_policy_s(core):
+    """A frame's vision tokens are the only source: sums, directions, K-means, nearest cluster, threshold, new clusters.
+
+    Frames join clusters and open new ones, and the twin compares every number after each frame. A last bit that is
+    changed makes the comparison fail.
+    """
+    given, rng = shown(frames=9, tokens=3), np.random.default_rng(8)
+    looks = rng.normal(size=(3, 3, 16))  # of three scenes
+    order = iter((0, 1, 0, 1, 2, 0, 2, 1, 2))
+    given = [
+        replace(s, visual=(looks[next(order)] + 0.1 * rng.normal(size=(3, 16))).astype(np.float32))
+        if s.stage == "frame"
+        else s
+        for s in given
+    ]
+    out = stream(given, layers=1, core=core, partition_frames=1, visual=Threshold(0.1, 0.2))
+    kinds = Counter(one.job.kind for one in out if one.run())
+    assert not out.twin.differences
+    frames = out.host.frames
+    assert frames is not None
+    assert frames.size.tolist() == [3, 3, 3] == out.twin.policy.visual.size.tolist()
+    assert kinds["visual frame"] == 9
+    assert kinds["visual single"] == 1  # the third scene opens a cluster; later frames join
+    assert kinds["visual assign"] == (7 if core else 0)
+    assert (frames.core.owner[frames.layer.number] < 0).all()  # no frame keeps its slot
+    stats = frames.core.read(1, "stats")
+    stats[0, 1, 2] = np.nextafter(stats[0, 1, 2], np.float32(9))
+    frames.core.write(1, "stats", stats)
+    out.twin._see(Block(99, "frame", 0, 1))
+    assert out.twin.differences == ["block 99, at the end: visual lengths, variances, sizes are not the policy's"]
+
+
+@pytest.mark.slow
+def test_visual_clusters_that_the_core_has_no_room_for_are_the_host_s():
+    odd = [replace(s, visual=None if s.visual is None else s.visual[:, :15]) for s in shown(frames=4)]
+    out = run(stream(odd, layers=1))
+    assert out.host.frames is None
+    assert not out.twin.differences
+    assert not FramePlan.fits(15, 2, out.plan.fmt)
+    assert FramePlan.fits(16, 2, out.plan.fmt)
+    assert not FramePlan.fits(16, 64, out.plan.fmt)  # members
+    assert not FramePlan.fits(256, 2, out.plan.fmt)  # half of a scratchpad
+
+
+def layer(entries: np.ndarray, core: tuple[str, ...] = (), members: int = 16) -> tuple[CoreLayer, HardwareLayer]:
     """A layer on a golden core, and the same in NumPy, whose tokens have these entries [n, 32]."""
-    host = stream(shown(frames=3, tokens=max(4, len(entries) // 2)), 1, replace(ROOM, members=members)).host
+    host = stream(shown(frames=3, tokens=max(4, len(entries) // 2)), 1, replace(ROOM, members=members), core).host
     own = host.policy.layers[0]
-    core, tokens = host.core, np.arange(len(entries))
-    core.launch = host.run
-    core.take_slots(0, tokens)
-    rows = core.read(0, "ring")
-    rows[core.slot[0, tokens]] = entries
-    core.write(0, "ring", rows)
+    driver, tokens = host.core, np.arange(len(entries))
+    driver.launch = host.run
+    driver.take_slots(0, tokens)
+    rows = driver.read(0, "ring")
+    rows[driver.slot[0, tokens]] = entries
+    driver.write(0, "ring", rows)
     want = HardwareLayer(16, 2, host.plan.fmt.dot)
     for state, x in ((own, np.full(entries.shape, np.nan)), (want, entries.astype(np.float32))):
         for growing, part in ((state.keys, x[:, :16]), (state.values, x[:, 16:])):
@@ -189,10 +269,11 @@ SETS = {
 }
 
 
+@pytest.mark.parametrize("core", [(), STEERED])
 @pytest.mark.parametrize("name", SETS)
-def test_clusters_of_corner_cases_equal_numpy_s(name):
+def test_clusters_of_corner_cases_equal_numpy_s(name, core):
     """K-means, means, variances and splits: one member, equal ones, zeros, ties, all room in use."""
-    own, want = layer(SETS[name].astype(BF16))
+    own, want = layer(SETS[name].astype(BF16), core)
     tokens = np.arange(len(SETS[name]))
     for state in (own, want):
         state.create(tokens, 0, 3, 0)

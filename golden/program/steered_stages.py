@@ -1,0 +1,229 @@
+"""Writes Mosaic's steps that steer themselves, on a core whose STORE sets registers (`lxe.to_register`).
+
+A step of `golden.program.cluster_stages` leaves a number, and a host reads it before it starts the next step. These
+steps put the number into a register instead: the address of a row, or 1 or 0 for a loop that runs once or not at all.
+
+=========  =============================================================================================================
+step       what it leaves
+=========  =============================================================================================================
+`assign`   clusters that have taken one token after the other, up to the first that asks for a split; a verdict of each
+`HALVE`    members in two halves by K-means: labels, weights, rounds that ran
+=========  =============================================================================================================
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from golden.arithmetic.vector import ONE, Bank, Post, Reduce
+from golden.arithmetic.vector import Op as VectorOp
+from golden.program.cluster_stages import (
+    COUNT,
+    DST,
+    ENTRY,
+    FOUND,
+    GO,
+    HUGE,
+    PAIR,
+    SEEDED,
+    SRC,
+    TAKE,
+    TOP,
+    ClusterCompiler,
+    at_register,
+)
+from golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from golden.program.layer_memory import Array
+from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
+from golden.program.loop_rolling import Loop, roll
+from golden.program.vector_programs import imm
+from golden.retrieval.centroids import ROUNDS
+
+SET = 4  # semaphore: the registers are set
+VERDICTS = 2  # words of a verdict: NUMBER and MARGIN of `probe`
+RAN = 0  # word of `answer` with the rounds of `halve`; its word TOP is the distance of the seeds
+ROUND = 15  # scalar register of the rounds of `halve`
+OFFSET = imm(2.0**23)  # added to an integer, it makes the integer the mantissa
+
+
+def factors(size: int) -> tuple[int, int]:
+    """An odd number and a shift whose product odd * 2^shift is the size."""
+    shift = (size & -size).bit_length() - 1
+    return size >> shift, shift
+
+
+class SteeredCompiler(ClusterCompiler):
+    """Writes the steps of a `MosaicPlan` that need no host in between."""
+
+    def when(self, register: int, body: Callable[[], None]) -> None:
+        """What `body` writes runs if the register holds 1, and does not if it holds 0."""
+        before, self.items = self.items, []
+        body()
+        items = tuple(roll(self.items))
+        steps = (0,) * sum(len(item.addresses) for item in items)
+        self.items = [*before, Loop(items, steps, register=register)]
+
+    def set(self, to: int, scalar: int, word: int, row: Array | None = None, signal: tuple[int, ...] = ()) -> None:
+        """Register `to` = an integer in a scalar, or the address of row scalar / odd of an array (`factors`).
+
+        word : of bank C, on the way
+        """
+        where = {}
+        if row is not None:
+            where = {"base": row.base, "addr": row.offset, "step": factors(row.size // row.shape[0])[1]}
+        self.vector(a=SCALAR, scalar_a=scalar, imm_c=OFFSET, write=Bank.C, addr_d=word)
+        self.out(1, True, word)
+        self._emit(Opcode.STORE, target=StoreTo.X, wide=1, to=to, **where, **semaphores((), signal))
+
+    def number_of_row(self, number: int, to: int, rows: Array) -> None:
+        """Scalar `to` = what `set` needs for row N - `number` of an array, N being the plan's `above`."""
+        above, (odd, _) = self.plan.above, factors(rows.size // rows.shape[0])
+        self.scalar(to, scalar_a=number, imm_b=imm(-odd), imm_c=imm(above * odd))
+
+    def assign(self) -> None:
+        """Let the nearest clusters take ROWS directions from SRC on, whose entries are adjacent from ENTRY on.
+
+        GO must be 1. A token that exceeds its cluster's threshold changes nothing; if `whole` has 1 for the cluster,
+        the tokens behind it are not looked at. `verdicts` has two words for each token: NUMBER and MARGIN of `probe`.
+        """
+        self.end()
+        self.rows(lambda k: self.when(GO, lambda: self._token(k)))
+
+    def _token(self, k: int) -> None:
+        p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
+        above, held, row, lane = 0, 1, 3, 2 * self.words
+        # Each round begins with the same half: the STOREs of the one before show that both have been read.
+        self.half = 0
+        self.begin()
+        self.search(k)
+        self.vector(tiles, a=BANK, write=Bank.B, addr_d=lane)
+        self.load(p["whole"], 0, 1, tiles, 0, LoadTo.VECTOR)
+        self.vector(tiles, Queue.LOAD, a=STREAM, b=BANK, reduce=Reduce.SUM, scalar_d=held)
+        self.scalar(above, scalar_a=FOUND.margin, negate_a=1, imm_b=imm(HUGE))
+        self.scalar(above, op=VectorOp.MAX, scalar_a=above, imm_c=0)
+        self.scalar(above, op=VectorOp.MIN, scalar_a=above, imm_c=ONE)
+        self.scalar(held, scalar_a=above, negate_a=1, b=SCALAR, scalar_b=held, imm_c=ONE)
+        self.scalar(above, scalar_a=above, negate_a=1, imm_c=ONE)
+        self.number_of_row(FOUND.number, row, p["centroids"])
+        self.set(TAKE, above, 0)
+        self.set(GO, held, 1)
+        self.set(PAIR, row, 2, p.pairs)
+        self.set(DST, row, 3, p["centroids"], (SET,))
+        for word, scalar in ((4, FOUND.number), (5, FOUND.margin)):
+            self.spread(scalar, word)
+        self.give(p["verdicts"], k * VERDICTS * n, VERDICTS, 4)
+        self._emit(Opcode.SYNC, **semaphores((SET,), ()))
+        self.when(TAKE, lambda: self._take(k, lane))
+        self.end()
+
+    def _take(self, k: int, lane: int) -> None:
+        """Let the cluster take token k. Bank B has 1 in the cluster's lane from word `lane` on."""
+        p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
+        q, half = 0, 1
+        self.move(PAIR, ENTRY, k, self.shape.entry, FOUND.share)
+        self.move(DST, SRC, k, p.width, FOUND.share)
+        self.length(self.words, q)
+        self.halved(q, half)
+        chosen = {"b": BANK, "addr_b": lane, "c": BANK}
+        for which, value in enumerate((half, FOUND.variance, FOUND.size)):
+            self.load(p["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
+            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
+            self.vector(tiles, a=BANK, negate_a=1, **chosen, write=Bank.C)
+            self.vector(tiles, a=SCALAR, scalar_a=value, **chosen, write=Bank.C)
+            self.out(tiles, True)
+            self.store(p["stats"], which * n, tiles, 1, 3 * n)
+
+    def seeds(self, which: int) -> None:
+        """Of `HALVE`: find the first seed; make it a centre and find the second one; make that a centre."""
+        p, seed = self.plan, at_register(DST, self.plan.width)
+        first, second = ((self._one("centres", c), self._one("halves", c)) for c in range(2))
+        if which == 2:
+            self.centre(seed, *second)
+            return
+        self.seed(which, seed if which else p["middle"], *first)
+        # Register DST = the address of the member that is farthest.
+        self.number_of_row(SEEDED[1], 4, p["y"])
+        self.set(DST, 4, 0, p["y"], (SET,))
+        self._emit(Opcode.SYNC, **semaphores((SET,), ()))
+
+    def _one(self, name: str, row: int) -> Array:
+        """A row of an array as an array."""
+        a = self.plan[name]
+        size = a.size // a.shape[0]
+        return replace(a, offset=a.offset + row * size, shape=(1, *a.shape[1:]))
+
+    def first_round(self) -> None:
+        """Of `HALVE`: labels by the seeds."""
+        self.label(2)
+        self.vector(a=IMMEDIATE, imm_a=ONE, reduce=Reduce.LAST, scalar_d=ROUND, keep=0)
+
+    def more_rounds(self) -> None:
+        """Of `HALVE`: the other rounds. Those behind one that changes no label do not run."""
+        state = self.half, self.side
+        self.end()
+        before, self.items = self.items, []
+        self.when(GO, self._round)
+        [loop] = self.items
+        self.items = [*before, Loop((loop,), (0,) * len(loop.addresses), count=ROUNDS - 1)]
+        self.begin()
+        assert state == (self.half, self.side)  # the next round's are the same
+
+    def _round(self) -> None:
+        p, many = self.plan, self.many
+        changed = 4
+        self.begin()
+        for c in range(2):
+            self._centre(c)
+        self.end()
+        self.begin()
+        self.take(p["labels"], 0, many, Bank.B, many)
+        self.find_labels(2)
+        both = {"b": BANK, "addr_b": many, "c": BANK, "addr_c": many}
+        self.vector(many, a=IMMEDIATE, imm_a=imm(-1), **both, write=Bank.A | Bank.B)
+        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
+        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A)
+        self.vector(many, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=changed)
+        self.scalar(changed, op=VectorOp.MIN, scalar_a=changed, imm_c=ONE)
+        self.scalar(ROUND, scalar_a=ROUND, imm_c=ONE)
+        self.keep_labels(2)
+        self.set(GO, changed, 0, None, (SET,))
+        self._emit(Opcode.SYNC, **semaphores((SET,), ()))
+        self.end()
+
+    def _centre(self, c: int) -> None:
+        """Move centre c to the mean of its members. A centre without members stays."""
+        p, words = self.plan, self.words
+        some, none = 4, 5
+        self.sums(p["y"], p.width, self._one("weights", c))
+        self.scalar(some, op=VectorOp.MIN, scalar_a=COUNT, imm_c=ONE)
+        self.scalar(none, scalar_a=some, negate_a=1, imm_c=ONE)
+        self.scalar(COUNT, op=VectorOp.MAX, scalar_a=COUNT, imm_c=ONE)
+        self.divide(words, COUNT, Post.ROUND, Bank.A)
+        self.vector(words, a=BANK, b=SCALAR, scalar_b=some, write=Bank.C)
+        self.load(self._one("centres", c), 0, 1, words, 0, LoadTo.VECTOR)
+        self.vector(words, Queue.LOAD, a=STREAM, b=SCALAR, scalar_b=none, c=BANK, write=Bank.A | Bank.B)
+        self.give(self._one("centres", c), 0, words)
+        self.length(words, 0)
+        self.halved(0, 0)
+        self.spread(0, 0)
+        self.give(self._one("halves", c), 0, 1)
+
+    def ended(self) -> None:
+        """Of `HALVE`: leave the rounds that ran and the distance of the seeds in `answer`."""
+        for word, scalar in ((RAN, ROUND), (TOP, SEEDED[0])):
+            self.spread(scalar, word)
+        self.give(self.plan["answer"], 0, 2)
+
+
+# K-means of the ROWS entries gathered at SRC, with two centres, as `centroids.k_means`. GO must be 1. It leaves
+# `labels` and `weights`. If the distance of the seeds is at most `EQUAL`, there is but one centre, and labels mean
+# nothing.
+HALVE: tuple[Callable[[SteeredCompiler], None], ...] = (
+    lambda c: c.directions(c.plan["y"], c.plan["norms"]),
+    lambda c: c.average(c.plan["middle"], 0, None, None),
+    lambda c: c.seeds(0),
+    lambda c: c.seeds(1),
+    lambda c: c.seeds(2),
+    SteeredCompiler.first_round,
+    SteeredCompiler.more_rounds,
+    SteeredCompiler.ended,
+)
