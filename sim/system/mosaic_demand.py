@@ -45,6 +45,7 @@ class MosaicDemand:
     """What a frame and a generated token ask behind `cached` tokens of a stream.
 
     params : of the policy · habits : what depends on data
+    longest : tokens of the longest text, as a block is one pass
 
     Raises `ParamError` for parameters that no core runs.
     """
@@ -53,6 +54,7 @@ class MosaicDemand:
     habits: Habits
     cached: int
     frame_tokens: int = Session.frame_tokens
+    longest: int = PROMPT
 
     def __post_init__(self) -> None:
         p = self.params
@@ -96,8 +98,8 @@ class MosaicDemand:
 
     @property
     def most(self) -> int:
-        """Tokens of the largest pass: a block is one."""
-        return max(PROMPT, self.frame_tokens)
+        """Tokens of the largest pass."""
+        return max(self.longest, self.frame_tokens)
 
     @property
     def tokens(self) -> int:

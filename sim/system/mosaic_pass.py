@@ -68,15 +68,19 @@ class MosaicPass:
 
     def frame(self) -> Pass:
         """The mean frame."""
-        return self._pass(True)
+        return self._pass(0)
 
     def token(self) -> Pass:
         """A generated token."""
-        return self._pass(False)
+        return self._pass(1)
 
-    def _pass(self, frame: bool) -> Pass:
+    def question(self) -> Pass:
+        """A question of the longest text."""
+        return self._pass(self.d.longest)
+
+    def _pass(self, text: int) -> Pass:
         v, p, m, d, line = self.v, self.point, self.point.model, self.d, Timeline()
-        rows = d.frame_tokens if frame else 1
+        rows, frame = text or d.frame_tokens, not text
         if frame:
             steps = encoder(v, p)
             took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
@@ -93,13 +97,13 @@ class MosaicPass:
         came, moved = 0.0, 0.0
         for layer in range(m.layers):
             first, last = layer == 0, layer == m.layers - 1
-            own = self.share.layer(frame, first, last)
+            own = self.share.layer(text, first, last)
             line.put(layer, "gap", "LXE", v.gap)
             asked = lxe(layer, "ask", own["ask"], 0.0, products["qkv"])
             ready = 0.0
             if d.home:
                 if d.prefetches and not first:
-                    lxe(layer, "copy", self.share.layer(frame, first, False)["prefetch"], came)
+                    lxe(layer, "copy", self.share.layer(text, first, False)["prefetch"], came)
                 ahead = d.prefetches and not last
                 chosen = lxe(layer, "choose", own["choose"], asked, times=1 / (1 + ahead))
                 ready, demanded = self._link(line, layer, d.fetched(first), chosen)

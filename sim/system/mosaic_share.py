@@ -105,6 +105,16 @@ class MosaicShare:
         limit = Mosaic(d.params, Shape(1, m.heads, m.kv_heads, m.head, ((1.0,) * (m.head // 2),))).semantic_limit
         return MosaicPlan(shape, fmt, clusters, visual, d.cached + d.most, (fmt.depth - 1) // 2, limit)
 
+    @cached_property
+    def _plans(self) -> dict[int, MosaicPlan]:
+        return {self.plan.shape.tokens: self.plan}
+
+    def of(self, tokens: int) -> MosaicPlan:
+        """The programs of a pass of so many tokens, written once."""
+        if tokens not in self._plans:
+            self._plans[tokens] = self.plan.of(tokens)
+        return self._plans[tokens]
+
     # Programs
 
     def driven(self, drive: Callable[[Laid, CoreLayer], object]) -> list[Job]:
@@ -119,7 +129,7 @@ class MosaicShare:
 
     def ask(self, tokens: int) -> list[Job]:
         """A pass up to its queries, and its entries' way to their slots."""
-        plan = self.plan.of(tokens)
+        plan = self.of(tokens)
 
         def drive(core: Laid, layer: CoreLayer) -> None:
             core.start("ask", 0, tokens, plan.ask())
@@ -131,7 +141,7 @@ class MosaicShare:
 
     def attend(self, tokens: int) -> list[Job]:
         """A pass from its scores to the layer's end."""
-        plan = self.plan.of(tokens)
+        plan = self.of(tokens)
         return self.driven(lambda core, _: core.start("attend", 0, tokens, plan.attend(), WEIGHED=WEIGHTS))
 
     def choose(self) -> list[Job]:
@@ -197,13 +207,13 @@ class MosaicShare:
                 out[name] += n
         return out
 
-    def events(self, frame: bool, first: bool, last: bool) -> Iterator[tuple[str, list[Job], float]]:
-        """Name, programs, and how often they run in a layer of a mean frame, or of a generated token.
+    def events(self, text: int, first: bool, last: bool) -> Iterator[tuple[str, list[Job], float]]:
+        """Name, programs, and how often they run in a layer of a text of so many tokens; 0: of a mean frame.
 
         first, last : of the decoder's layers
         """
         d, h = self.d, self.d.habits
-        tokens = d.frame_tokens if frame else 1
+        tokens = text or d.frame_tokens
         yield "ask", self.ask(tokens), 1.0
         if d.home:
             ahead = d.prefetches and not last
@@ -211,7 +221,7 @@ class MosaicShare:
             for kind, entries in (("fetch", d.fetched(first)), ("prefetch", d.wanted * ahead)):
                 yield from ((kind, jobs, n) for jobs, n in self.moved(kind, entries, h.together))
         yield "attend", self.attend(tokens), 1.0
-        if frame and d.cached >= d.params.build * tokens:
+        if not text and d.cached >= d.params.build * tokens:
             yield from self.clustering(tokens)
             if d.home:
                 yield from (("offload", jobs, n) for jobs, n in self.moved("offload", tokens, tokens))
@@ -234,9 +244,9 @@ class MosaicShare:
         for some, n in parts(together):
             yield self.copy(kind, some), n * entries / together
 
-    def layer(self, frame: bool = True, first: bool = False, last: bool = False) -> dict[str, Counts]:
+    def layer(self, text: int = 0, first: bool = False, last: bool = False) -> dict[str, Counts]:
         """`COUNTS` of a layer by the names of `events`."""
-        return {name: dict(counts) for name, counts in _layer(self, frame, first, last)}
+        return {name: dict(counts) for name, counts in _layer(self, text, first, last)}
 
 
 def parts(x: float) -> list[tuple[int, float]]:
@@ -246,9 +256,9 @@ def parts(x: float) -> list[tuple[int, float]]:
 
 
 @lru_cache(maxsize=64)
-def _layer(share: MosaicShare, frame: bool, first: bool, last: bool) -> tuple[tuple[str, Counts], ...]:
+def _layer(share: MosaicShare, text: int, first: bool, last: bool) -> tuple[tuple[str, Counts], ...]:
     out: dict[str, Counts] = {}
-    for name, jobs, times in share.events(frame, first, last):
+    for name, jobs, times in share.events(text, first, last):
         own = out.setdefault(name, dict.fromkeys(COUNTS, 0.0))
         for key, n in share.counts(jobs).items():
             own[key] += n * times

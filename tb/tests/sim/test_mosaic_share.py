@@ -287,7 +287,7 @@ def test_a_frame_has_each_program_of_each_layer():
     w = passed(CORE)
     frame, layers = w.frame(), SMALL.layers
     for names, stage in ((("ask",), "ask"), (("attend",), "attend"), (("fetch", "prefetch"), "copy")):
-        own = [w.share.layer(True, i == 0, i == layers - 1) for i in range(layers)]
+        own = [w.share.layer(0, i == 0, i == layers - 1) for i in range(layers)]
         want = sum(x[name]["cycles"] for x in own for name in names) / CLOCK
         assert sum(s.end - s.start for s in frame.stages if (s.name, s.resource) == (stage, "LXE")) == (
             pytest.approx(want)
