@@ -13,6 +13,7 @@ from golden.policies.mosaic import Mosaic, MosaicParams
 from golden.policies.mosaic_clusters import Threshold
 from golden.policies.mosaic_layer import Layer, best
 from golden.policies.policy_run import TraceRun, blocks, shape_of
+from golden.policies.store import runs
 from scripts.quantity import Column
 from scripts.research.paper_figure import Drawn, Row
 from scripts.research.paper_mosaic import BASE
@@ -41,6 +42,9 @@ class Judged(Mosaic):
     judged, far, turned, other : tokens assigned; those not in the cluster of the nearest mean; not in that of the
         mean of the nearest direction; with another verdict on the split
     common : Jaccard index of the retrieved tokens and of the exact choice, by retrieval of at least one token
+    cut : members of each cluster that was split at once, and rounds of its K-means
+    retrieved, asked : tokens that retrieval chose, and its budgets
+    came, copies : entries fetched, and their runs of adjacent tokens
     """
 
     def __init__(self, params: MosaicParams, shape: Shape):
@@ -48,6 +52,8 @@ class Judged(Mosaic):
         self.judged = self.far = self.turned = self.other = 0
         self.common: list[float] = []
         self.exact_query = np.zeros(0)
+        self.cut: list[tuple[int, int]] = []
+        self.retrieved = self.asked = self.came = self.copies = 0
 
     def _assign(self, layer: int, tokens: np.ndarray, partition: int | np.ndarray) -> None:
         state = self.layers[layer]
@@ -95,6 +101,22 @@ class Judged(Mosaic):
 
         return judged
 
+    def _split(self, layer: int, tokens: np.ndarray, c: int) -> list[int]:
+        state, work = self.layers[layer], self.ledger.done["index"]
+        at_once = not (state.clusters.lazy[c] or state.buffered[tokens].any())
+        out = super()._split(layer, tokens, c)
+        if at_once:
+            macs = 2 * len(tokens) * self.width  # of a round
+            self.cut.append((len(tokens), (self.ledger.done["index"] - work) // macs))
+        return out
+
+    def _fetch(self, layer: int, mask: np.ndarray, reason: str) -> None:
+        before = self.store.on_device(layer).copy()
+        super()._fetch(layer, mask, reason)
+        came = (self.store.on_device(layer) & ~before)[:1]
+        self.came += int(came.sum())
+        self.copies += runs(came)
+
     def _query(self, q: np.ndarray) -> np.ndarray:
         heads = q.astype(np.float64).reshape(len(q), self.shape.kv_heads, self.shape.group, -1)
         self.exact_query = heads.mean(axis=(0, 2)).ravel()
@@ -120,6 +142,8 @@ class Judged(Mosaic):
             exact[at[best(score[at] / count[at], weight[at], budget)]] = True
             both = weight[exact & chosen[:-1]].sum()
             self.common.append(float(both / weight[exact | chosen[:-1]].sum()))
+            self.retrieved += int(weight[chosen[:-1]].sum())
+            self.asked += budget
         return chosen
 
 
@@ -139,7 +163,13 @@ def draw(traces: dict[str, Trace]) -> Drawn:
 
 
 def measure(trace: Trace, params: MosaicParams) -> Row:
-    """The figures of `COLUMNS` of a run over a trace; None where nothing was decided."""
+    """The figures of `COLUMNS` of a run over a trace, None where nothing was decided; and what `Habits` rest on.
+
+    at_once, members, rounds : clusters split at once; mean of their members, and of the rounds of K-means
+    over : retrieved tokens by those asked for · together : fetched entries by the runs that they lie in
+    visual : visual clusters at the end · built : those of the first frames · frames, first : of the stream, and until
+    the first clusters are made
+    """
     policy = Judged(params, shape_of(trace))
     run = TraceRun(policy, trace)
     for block in blocks(trace):
@@ -158,6 +188,24 @@ def measure(trace: Trace, params: MosaicParams) -> Row:
         "deferred": policy.deferred,
         "index": sum(state.index_bytes for state in policy.layers) / 1e3,
         "fetched": policy.ledger.moved["in", "fetch"] / 1e3,
+        **habits(policy, trace),
+    }
+
+
+def habits(policy: Judged, trace: Trace) -> Row:
+    """The figures of `measure` that describe the stream and are not in `COLUMNS`."""
+    frames, first = len(trace.spans("frame")), policy.params.build
+    members, rounds = (float(np.mean(x)) for x in zip(*policy.cut, strict=True)) if policy.cut else (None, None)
+    return {
+        "at_once": len(policy.cut),
+        "members": members,
+        "rounds": rounds,
+        "over": policy.retrieved / policy.asked if policy.asked else None,
+        "together": policy.came / policy.copies if policy.copies else None,
+        "visual": len(policy.visual) if policy.visual is not None else 0,
+        "built": -(-first // policy.params.partition_frames),
+        "frames": frames,
+        "first": first,
     }
 
 

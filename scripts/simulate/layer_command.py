@@ -14,7 +14,9 @@ from hdl.params import SystemParams
 from scripts import console
 from scripts.simulate import window_options
 from scripts.simulate.window_options import ON_CORE
-from sim.evaluation.core_policies import RESV
+from sim.evaluation.core_policies import MOSAIC, RESV
+from sim.system.mosaic_demand import WORLD, MosaicDemand
+from sim.system.mosaic_share import MosaicShare
 from sim.system.share_cycles import UNITS, CoreShare
 from sim.system.window_demand import WindowDemand, demand
 from sim.system.window_share import WindowShare
@@ -92,7 +94,13 @@ def command(
     if policy == RESV:
         rows = [row for n in cached for row in measure(CoreShare(p, LLAMA, tokens, n, share, latency))]
     else:
-        check(share == SHARE, "--share", share, f"has no effect on {policy}, which fetches nothing: leave it out")
+        why = "whose share is mosaic.ratio" if policy == MOSAIC else "which fetches nothing"
+        check(share == SHARE, "--share", share, f"has no effect on {policy}, {why}: leave it out")
+    if policy == MOSAIC:
+        rows = [
+            row for n in cached for row in clustered(p, MosaicDemand(found[policy].params, WORLD, n, tokens), latency)
+        ]
+    elif policy != RESV:
         coded = window_options.coded([policy], video, fps, gop)
         rows = []
         for n in cached:
@@ -135,6 +143,13 @@ def windowed(p: SystemParams, d: WindowDemand, tokens: int, latency: int) -> lis
     for keys, fresh in d.frames[-1].turned:
         stages = share.turning(keys, fresh) | stages
     return _rows(d.cached, share.slots + share.behind, stages)
+
+
+def clustered(p: SystemParams, d: MosaicDemand, latency: int) -> list[StageCycles]:
+    """The programs of a mean frame under Mosaic in a layer, not the first or last one; then all of them."""
+    share = MosaicShare(p, Decoder(), d, latency)
+    counts = {name: {key: round(n) for key, n in own.items()} for name, own in share.layer().items()}
+    return _rows(d.cached, share.plan.shape.recent, counts)
 
 
 def _rows(cached: int, entries: int, stages: dict[str, dict[str, int]]) -> list[StageCycles]:

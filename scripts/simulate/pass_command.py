@@ -10,6 +10,9 @@ from golden.function_params import check
 from golden.policies.window_decisions import WINDOWED
 from scripts import console
 from scripts.simulate import system_options, window_options
+from sim.evaluation.core_policies import MOSAIC
+from sim.system.mosaic_demand import WORLD, MosaicDemand
+from sim.system.mosaic_pass import MosaicPass
 from sim.system.passes import lacks, simulate
 from sim.system.platforms import PLATFORMS, Vrex, platform
 from sim.system.timeline import Pass
@@ -18,7 +21,7 @@ from sim.system.window_pass import WindowPass
 from sim.system.workload import MODELS
 
 MODEL = next(iter(MODELS))
-POLICIES = (*system_options.POLICIES, *WINDOWED)
+POLICIES = (*system_options.POLICIES, *WINDOWED, MOSAIC)
 
 
 def command(
@@ -48,20 +51,27 @@ def command(
     check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     system_options.check_names(on, PLATFORMS, None, stage)
     window_options.check_used(ctx, [policy])
-    entries, rest = window_options.policies([policy] if policy in WINDOWED else [], param or [])
+    entries, rest = window_options.policies([policy] if policy in (*WINDOWED, MOSAIC) else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest)
     if entries:
         check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
         assert isinstance(target, Vrex)
-        check(select is None, "select", select, f"has no effect on {policy}, which fetches nothing: leave it out")
+        why = "whose share is mosaic.ratio" if policy == MOSAIC else "which fetches nothing"
+        check(select is None, "select", select, f"has no effect on {policy}, {why}: leave it out")
         check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
-        coded = window_options.coded([policy], video, fps, gop)
-        w = WindowPass(target, demand(entries[policy], point.model, cache, coded, at_once), point)
+        w: MosaicPass | WindowPass
+        if policy == MOSAIC:
+            w = MosaicPass(target, MosaicDemand(entries[policy].params, WORLD, cache), point)
+            what = f"{w.d.attended} attended"
+        else:
+            coded = window_options.coded([policy], video, fps, gop)
+            w = WindowPass(target, demand(entries[policy], point.model, cache, coded, at_once), point)
+            what = f"{w.d.held} tokens held"
         short = w.device_bytes > target.capacity
         sizes = f"{w.device_bytes / 2**30:,.0f} of {target.capacity / 2**30:,.0f} GiB of device memory"
         check(not short, "cache", cache, f"needs {sizes} on {on}: lower --cache or the window")
-        done, what = (w.frame() if point.frame else w.token()), f"{w.d.held} tokens held"
+        done = w.frame() if point.frame else w.token()
     else:
         chosen = system_options.selection(select, policy, point.model)
         missing = lacks(target, point, chosen)

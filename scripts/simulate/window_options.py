@@ -12,10 +12,10 @@ from golden.function_params import check
 from golden.inputs import video as video_in
 from golden.policies.registry import Entry, entry, override
 from golden.policies.window_decisions import WINDOWED, windowed
-from sim.evaluation.core_policies import RESV
+from sim.evaluation.core_policies import MOSAIC, RESV
 from sim.system.workload import MODELS, Decoder
 
-ON_CORE = (RESV, *WINDOWED)  # policies that a core can run
+ON_CORE = (RESV, MOSAIC, *WINDOWED)  # policies that a core can run
 MOTION = ("codecsight",)  # policies that look at the video's motion
 PANEL = "Options of policies with a window"
 
@@ -61,12 +61,16 @@ def policies(names: Sequence[str], assignments: Sequence[str]) -> tuple[dict[str
     found: dict[str, Entry] = {}
     rest = list(assignments)
     for name in names:
-        own = entry(RESV) if name == RESV else windowed(name)
+        own = entry(name) if name in (RESV, MOSAIC) else windowed(name)
+        if name == MOSAIC:
+            own = replace(own, params=replace(own.params, arithmetic="hardware"))
         mine = [one for one in rest if one.startswith(f"{name}.")]
         rest = [one for one in rest if one not in mine]
         check(not mine or name != RESV, "-p", " ".join(mine), "has no effect here: give the hardware's parameters")
         pairs = dict(one.removeprefix(f"{name}.").partition("=")[::2] for one in mine)
         found[name] = replace(own, params=override(own.params, pairs, f"{name}."))
+        how = getattr(found[name].params, "arithmetic", "hardware")
+        check(how == "hardware", f"{name}.arithmetic", how, "must be hardware: the core decides")
     return found, rest
 
 

@@ -1,7 +1,7 @@
 """Times and memory of the policies that a core can run, on one platform and model: who suits it, and when.
 
-Windows are timed by their programs (`sim.system.window_pass`), ReSV by its own (`sim.system.accelerator`), with the
-same encoder, vocabulary, gap, barriers and memories.
+Windows are timed by their programs (`sim.system.window_pass`), Mosaic by its own (`sim.system.mosaic_pass`), ReSV by
+its own (`sim.system.accelerator`), with the same encoder, vocabulary, gap, barriers and memories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,8 @@ from golden.function_params import ParamError
 from golden.inputs.codec import Coded
 from golden.policies.registry import Entry
 from sim.system.memory_curves import Curve
+from sim.system.mosaic_demand import WORLD, MosaicDemand
+from sim.system.mosaic_pass import MosaicPass
 from sim.system.passes import device_bytes, lacks, simulate
 from sim.system.platforms import Vrex
 from sim.system.timeline import Pass, Point
@@ -18,7 +20,7 @@ from sim.system.window_demand import demand
 from sim.system.window_pass import WindowPass
 from sim.system.workload import Decoder, Selection
 
-RESV = "resv"
+RESV, MOSAIC = "resv", "mosaic"
 CACHES = (1024, 4096, 10240, 40960)
 FULL_MEMORY = 0.9  # of a stage's seconds, from which on the device memory limits it
 
@@ -67,8 +69,7 @@ def window_row(
     try:
         w = WindowPass(v, demand(entry, model, cache, coded, at_once), Point(cache, model=model))
         if w.device_bytes > v.capacity:
-            need = f"{w.device_bytes / 2**30:,.0f} of {v.capacity / 2**30:,.0f} GiB of device memory"
-            return Row(name, cache, lacks=need)
+            return Row(name, cache, lacks=_short(v, w.device_bytes))
         frame, token = w.frame(), w.token()
     except ParamError as e:
         return Row(name, cache, lacks=str(e))
@@ -96,6 +97,24 @@ def resv_row(v: Vrex, model: Decoder, cache: int, shares: Selection) -> Row:
     return Row(RESV, cache, at.rows, attended, *ms, *sizes, limit(v, frame))
 
 
+def mosaic_row(v: Vrex, entry: Entry, model: Decoder, cache: int) -> Row:
+    """Mosaic, which recalls all of the stream by clusters of keys, as far as its programs run on one core."""
+    try:
+        w = MosaicPass(v, MosaicDemand(entry.params, WORLD, cache), Point(cache, model=model))
+        if w.device_bytes > v.capacity:
+            return Row(MOSAIC, cache, lacks=_short(v, w.device_bytes))
+        frame, token = w.frame(), w.token()
+    except ParamError as e:
+        return Row(MOSAIC, cache, lacks=str(e))
+    ms = 1e3 * frame.seconds, 1e3 * frame.seconds, 1e3 * token.seconds
+    sizes = w.held_bytes / 1e6, w.d.home * model.token_bytes / 1e6, frame.fetched / 1e6
+    return Row(MOSAIC, cache, w.d.frame_tokens, w.d.attended, *ms, *sizes, limit(v, frame))
+
+
+def _short(v: Vrex, need: int) -> str:
+    return f"{need / 2**30:,.0f} of {v.capacity / 2**30:,.0f} GiB of device memory"
+
+
 def compare(
     v: Vrex,
     policies: Mapping[str, Entry],
@@ -106,11 +125,15 @@ def compare(
     at_once: int = 16,
 ) -> list[Row]:
     """A row for each policy and length of the stream; the entry of ReSV has no effect."""
-    return [
-        resv_row(v, model, n, shares) if name == RESV else window_row(v, name, entry, model, n, coded, at_once)
-        for name, entry in policies.items()
-        for n in caches
-    ]
+
+    def row(name: str, entry: Entry, cache: int) -> Row:
+        if name == RESV:
+            return resv_row(v, model, cache, shares)
+        if name == MOSAIC:
+            return mosaic_row(v, entry, model, cache)
+        return window_row(v, name, entry, model, cache, coded, at_once)
+
+    return [row(name, entry, n) for name, entry in policies.items() for n in caches]
 
 
 def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:

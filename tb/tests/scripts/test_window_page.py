@@ -2,14 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
 from statistics import mean
 
 import pytest
 
-from golden.policies.registry import override
+from golden.policies.mosaic import Mosaic, MosaicParams
+from golden.policies.registry import Entry, override
 from golden.policies.window_decisions import windowed
+from hdl.params import preset
 from sim.evaluation.core_policies import Row, compare
+from sim.system.mosaic_demand import WORLD, MosaicDemand
+from sim.system.mosaic_pass import MosaicPass
 from sim.system.platforms import EDGE
+from sim.system.timeline import Point
 from sim.system.workload import Decoder, traced
 from tb.library.runner import ROOT
 
@@ -65,6 +71,36 @@ def test_full_size_by_the_simulator():
             size = f"{row.cache >> 10}K"
             own = [cells[1:] for cells in page[row.policy] if size in cells[0].split(", ")]
             assert own == [cells_of(row)], row.policy
+
+
+@pytest.mark.slow
+def test_mosaic_at_full_size_on_one_core():
+    """The page's sentence, and what the copies and clusters take in it."""
+    v, params = replace(EDGE, system=preset("core")), MosaicParams(arithmetic="hardware")
+    entries = {"mosaic": Entry(Mosaic, params), "full": windowed("full")}
+    found = {row.policy: row for row in compare(v, entries, Decoder(), (10240,), traced(Decoder()))}
+    one, other = found["mosaic"], found["full"]
+    assert f"take {one.frame:.1f} ms a frame and {one.token:.1f} a token by its" in PART
+    assert f"beside {other.frame:.1f} and {other.token:.1f} of `full`" in PART
+    frame = MosaicPass(v, MosaicDemand(params, WORLD, 10240), Point(10240)).frame()
+    clusters, copies = 1e3 * frame.named("assign", "split", "create", "offload"), 1e3 * frame.named("copy")
+    assert f"clusters take {clusters:.1f} ms of the frame, its copies {copies:.1f}." in PART
+
+
+def test_mosaic_s_laid_down_figures():
+    """The simulator's page has them all."""
+    page = (ROOT / "docs/simulator.md").read_text()
+    part = page[page.index("### Mosaic's programs") : page.index("## DRAM")]
+    h = WORLD
+    for cells in (
+        f"| {h.split:.2%}, {h.deferred:.2%} |".replace("%", " %"),
+        f"| {h.members}, {h.rounds} |",
+        f"| {h.together} |",
+        f"| {h.cluster}, {h.visual}, {h.opened:.2%} |".replace("%", " %"),
+        f"| {h.over} |",
+        f"| {h.covered:.1%} |".replace("%", " %"),
+    ):
+        assert cells in part
 
 
 def cells_of(row: Row) -> list[str]:

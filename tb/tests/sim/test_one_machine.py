@@ -23,6 +23,8 @@ from sim.system import (
     dre_demand,
     layer_load,
     layer_share,
+    mosaic_pass,
+    mosaic_share,
     passes,
     platforms,
     share_cycles,
@@ -43,7 +45,7 @@ AT = Point(4096)
 SHARES = traced(MODEL)
 # All that computes a pass or a layer on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
 MACHINE = (accelerator, dre_demand, layer_load, layer_share, passes, share_cycles)
-MACHINE += (window_demand, window_pass, window_share)
+MACHINE += (window_demand, window_pass, window_share, mosaic_pass, mosaic_share)
 
 
 def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
@@ -75,6 +77,8 @@ STATED = {
     "dre_demand": {12, 17, 32, 64, 2048},
     "layer_load": {8, 16, 34, 36, 10_000_000},
     "layer_share": set(),
+    "mosaic_pass": {256},
+    "mosaic_share": set(),
     "passes": {30},
     "share_cycles": {30, 32, 34, 37, 38, 7, 10_000_000},
     "window_demand": {16, 32},

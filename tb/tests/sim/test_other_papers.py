@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from golden.policies.window_decisions import windowed
 from scripts.research import evaluate_command
 from sim.evaluation import other_papers
 from sim.evaluation.other_papers import INTERNVL3, QWEN25_VL, RECORDED, Served, Window
@@ -13,6 +14,8 @@ from sim.evaluation.paper_points import Claims
 from sim.system.passes import simulate
 from sim.system.platforms import A100, PAPER_EDGE, PAPER_SERVER
 from sim.system.timeline import Point
+from sim.system.window_demand import BlockDemand, WindowDemand, demand
+from sim.system.window_pass import WindowPass
 from sim.system.workload import Decoder, Vision, constant
 from tb.library.runner import ROOT
 
@@ -78,6 +81,43 @@ def test_the_mask_of_a_window():
     """A cycle a block, one a row of tokens, and few between frames."""
     cycles = other_papers.masking() * 800e6
     assert 16 * (784 + 16) <= cycles <= 16 * (784 + 16 + 5) + 2 * 448
+
+
+def test_a_window_on_our_hardware_pass_by_pass():
+    """Full recomputation: 80 encoded frames and 50 passes of 16. Half pruned: 16 frames, 40 refreshed tokens."""
+    d = WindowDemand(800, (BlockDemand((16,), ()),), BlockDemand((1,), ()), 816, 16, True)
+    one = WindowPass(PAPER_EDGE, d, Point(800)).frame()
+    alone = one.seconds - one.named("vision", "vocabulary")
+    assert other_papers.window_on_vrex(None) == pytest.approx(80 * one.named("vision") + 50 * alone)
+    w = Window.of(0.5)
+    passes = [BlockDemand((n,), ((16, False),) * (k == 0)) for k, n in enumerate((16, 16, 13, *[5] * 15))]
+    d = replace(d, frames=tuple(passes), held=16 + 400)
+    mean = WindowPass(PAPER_EDGE, d, Point(800)).frame()
+    alone = mean.seconds - mean.named("vision", "vocabulary")
+    assert other_papers.window_on_vrex(w) == pytest.approx(16 * mean.named("vision") + 18 * alone)
+    assert other_papers.window_on_vrex(None) > 3 * other_papers.window_on_vrex(w)
+
+
+def test_hybrid_s_longest_window_has_masks_for_all():
+    """A block more is refused."""
+    hybrid = windowed("hybrid")
+    pair, most = 128, 4096
+    for blocks, fits in ((other_papers.LONGEST_WINDOW, True), (other_papers.LONGEST_WINDOW + 16, False)):
+        d = demand(replace(hybrid, params=replace(hybrid.params, recent_blocks=blocks)), Decoder(), other_papers.CACHE)
+        need = -(-d.held // pair) * pair
+        assert (need <= most) == fits
+        if fits:
+            assert d.slots(pair, most, 256) == (need, 0)
+
+
+def test_a_core_under_mosaic_has_the_paper_s_question():
+    """25 tokens enter as one pass; without prefetch a layer fetches all on demand, with all covered nothing."""
+    for prefetch, covered, on_demand in (("none", 0.2, True), ("query", 1.0, False)):
+        w = other_papers.on_core(prefetch, covered)
+        assert w.d.most == 25
+        assert (w.d.fetched(first=False) > 0) == on_demand
+        assert w.v.cores == 1
+    assert other_papers.on_core("query", frames=3).d.frame_tokens == 30
 
 
 def test_without_prefetch_a_layer_waits_for_its_own_fetch():

@@ -1,0 +1,127 @@
+"""Predicts latency, timeline and power of a frame or a token under Mosaic, on one core with memories around it.
+
+The programs are those of `sim.system.mosaic_share`, cycle by cycle. Each lasts as long as the core, or as its bytes
+take at the device memory. The host has the link bring entries from home beside the core. A copy of the core then puts
+them into slots: those that the layer before has prefetched ahead of the choice, those on demand behind it. Frames go
+into clusters behind the last layer.
+
+Left out: the host's own time between programs, and offloads over the link, which go against the direction of fetches.
+Encoder, vocabulary and the gap of a layer are those of a pass with retrieval (`sim.system.accelerator`).
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from golden.function_params import check
+from hdl.params import CLOCK
+from sim.system.accelerator import encoder, seconds, transfer, vocabulary, watts
+from sim.system.mosaic_demand import MosaicDemand
+from sim.system.mosaic_share import Counts, MosaicShare
+from sim.system.platforms import Vrex
+from sim.system.timeline import Pass, Point, Timeline
+
+READS = 256  # of the sample that gives the link's rate
+CLUSTERING = ("assign", "split", "create", "offload")  # behind the last layer, for each layer
+
+
+class MosaicPass:
+    """Frames and tokens of one stream on a platform.
+
+    d : what the policy asks for
+
+    Raises `ParamError` where the hardware has no program for it, or no room.
+    """
+
+    def __init__(self, v: Vrex, d: MosaicDemand, point: Point):
+        check(point.batch == 1, "batch", point.batch, "must be 1: each stream has clusters, and passes of its own")
+        self.v, self.d, self.point = v, d, point
+        self.share = MosaicShare(v.system, point.model, d, v.latency)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of device memory for slots, clusters and the steps' work, in all layers."""
+        plan = self.share.plan
+        return (plan.kv.size - plan["home"].size) * self.point.model.layers
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory, with both models' weights."""
+        return 2 * (self.point.model.pass_weights + self.point.vision.weights) + self.held_bytes
+
+    def fetched(self, entries: float) -> tuple[float, float]:
+        """Seconds of link and drive for so many entries of a layer, and their bytes."""
+        size = self.point.model.entry_bytes
+        if not entries:
+            return 0.0, 0.0
+        first, rate = self._rate
+        return first + entries * size / rate, entries * size
+
+    @cached_property
+    def _rate(self) -> tuple[float, float]:
+        """Latency and rate of reads of adjacent entries, the retrieved share of home apart."""
+        size, d = self.point.model.entry_bytes, self.d
+        some = max(1, round(d.habits.together)) * size
+        apart = round(some * d.home / d.wanted / size) * size
+        addr, n = apart * np.arange(READS, dtype=np.int64), np.full(READS, some, np.int64)
+        return transfer(self.v.link, self.v.ssd, addr.tobytes(), n.tobytes())
+
+    def frame(self) -> Pass:
+        """The mean frame."""
+        return self._pass(0)
+
+    def token(self) -> Pass:
+        """A generated token."""
+        return self._pass(1)
+
+    def question(self) -> Pass:
+        """A question of the longest text."""
+        return self._pass(self.d.longest)
+
+    def _pass(self, text: int) -> Pass:
+        v, p, m, d, line = self.v, self.point, self.point.model, self.d, Timeline()
+        rows, frame = text or d.frame_tokens, not text
+        if frame:
+            steps = encoder(v, p)
+            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
+            line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.vision.macs)
+
+        def lxe(
+            layer: int, name: str, counts: Counts, after: float = 0.0, ops: float = 0.0, times: float = 1.0
+        ) -> float:
+            took = max(counts["cycles"] / CLOCK, counts["bytes"] / v.bandwidth) * times
+            return line.put(layer, name, "LXE", took, after, counts["bytes"] * times, ops)
+
+        products = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
+        rest = sum(products.values()) - products["qkv"] + 2.0 * m.attention_macs(rows, d.attended)
+        came, moved = 0.0, 0.0
+        for layer in range(m.layers):
+            first, last = layer == 0, layer == m.layers - 1
+            own = self.share.layer(text, first, last)
+            line.put(layer, "gap", "LXE", v.gap)
+            asked = lxe(layer, "ask", own["ask"], 0.0, products["qkv"])
+            ready = 0.0
+            if d.home:
+                if d.prefetches and not first:
+                    lxe(layer, "copy", self.share.layer(text, first, False)["prefetch"], came)
+                ahead = d.prefetches and not last
+                chosen = lxe(layer, "choose", own["choose"], asked, times=1 / (1 + ahead))
+                ready, demanded = self._link(line, layer, d.fetched(first), chosen)
+                moved += demanded
+                if ahead:
+                    chosen = lxe(layer, "choose", own["choose"], chosen, times=1 / 2)
+                    came, prefetched = self._link(line, layer, d.wanted, chosen)
+                    moved += prefetched
+                ready = lxe(layer, "copy", own["fetch"], ready)
+            lxe(layer, "attend", own["attend"], ready, rest)
+        for name in CLUSTERING:
+            if frame and name in own:
+                lxe(-1, name, own[name], times=m.layers)
+        step = vocabulary(v, 1, m.width, m.vocab)
+        line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, 2.0 * m.width * m.vocab)
+        return Pass(line.stages, moved, watts(v, line, moved))
+
+    def _link(self, line: Timeline, layer: int, entries: float, asked: float) -> tuple[float, float]:
+        """A fetch over the link; when it has come, and its bytes."""
+        took, moved = self.fetched(entries)
+        return (line.put(layer, "fetch", "link", took, asked, moved) if took else asked), moved
