@@ -9,7 +9,7 @@ Time view: `sim.units.lxe_time.LxeTime`, whose cycles are those of the RTL.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import floor
 
@@ -47,7 +47,7 @@ class Laid(Core):
         self.jobs: list[Job] = []
         self.below, self.rounds, self.centres, self._round = True, ROUNDS, 2, 0
         base = {0: 0, int(Register.WEIGHTS): WEIGHTS, int(Register.KV): DEVICE}
-        super().__init__(plan, [base], Memory([]), self.jobs.append)
+        super().__init__(plan, {0: base}, Memory([]), self.jobs.append)
 
     def write(self, layer: int, name: str, x: np.ndarray) -> None:
         """Nothing reads it."""
@@ -94,7 +94,7 @@ class MosaicShare:
         core, m, d = self.system.core, self.model, self.d
         cores = self.system.cores
         check(cores == 1, "cores", cores, "must be 1 for mosaic, whose clusters span all KV heads: --preset core")
-        fmt = core.lxe_format()
+        fmt = replace(core.lxe_format(), to_register=False)  # steps that a host steers, on any core
         n = fmt.lanes
         clusters, visual = (-(-x // n) * n for x in (d.clusters, d.visual))
         slots = -(-(d.tokens + clusters) // (2 * n)) * 2 * n
