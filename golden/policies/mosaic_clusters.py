@@ -100,15 +100,20 @@ class Clusters:
     def __len__(self) -> int:
         return len(self.size)
 
-    def add(self, members: np.ndarray, partition: int = 0) -> int:
-        """Add a cluster with the unit vectors `members` [n, D]; returns its number."""
-        self.mean = np.concatenate([self.mean, np.zeros_like(members[:1])])
+    def open(self, partition: int) -> int:
+        """Add a cluster without members; returns its number."""
+        self.mean = np.concatenate([self.mean, np.zeros_like(self.mean, shape=(1, self.mean.shape[1]))])
         self.variance = np.append(self.variance, np.float32(0))
         self.size = np.append(self.size, 0)
         self.partition = np.append(self.partition, partition)
         self.lazy = np.append(self.lazy, False)
-        self.put(len(self) - 1, members)
         return len(self) - 1
+
+    def add(self, members: np.ndarray, partition: int = 0) -> int:
+        """Add a cluster with the unit vectors `members` [n, D]; returns its number."""
+        c = self.open(partition)
+        self.put(c, members)
+        return c
 
     def put(self, c: int, members: np.ndarray) -> None:
         """Set the statistics of cluster c from its members [n, D] (Equations 1 and 2), and clear its lazy flag."""

@@ -246,16 +246,11 @@ class CoreClusters(HardwareClusters):
         self.layer = layer
 
     def open(self, partition: int) -> int:
-        """Make room for another cluster; returns its number."""
         most = self.layer.core.plan.clusters
         check(len(self) < most, "clusters", most, "must be more: all are in use")
-        self.mean = np.concatenate([self.mean, np.full_like(self.mean, np.nan, shape=(1, self.mean.shape[1]))])
-        for name in ("norm", "variance"):
-            setattr(self, name, np.append(getattr(self, name), np.float32(np.nan)))
-        self.size = np.append(self.size, 0)
-        self.partition = np.append(self.partition, partition)
-        self.lazy = np.append(self.lazy, False)
-        return len(self) - 1
+        c = super().open(partition)
+        self.mean[c], self.norm[c], self.variance[c] = np.nan, np.nan, np.nan  # the core has them
+        return c
 
     def assign(
         self,

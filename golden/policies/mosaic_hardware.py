@@ -37,9 +37,9 @@ class HardwareClusters(Clusters):
         self.mean = np.zeros((0, width), BF16)
         self.norm = np.zeros(0, np.float32)
 
-    def add(self, members: np.ndarray, partition: int = 0) -> int:
+    def open(self, partition: int) -> int:
         self.norm = np.append(self.norm, np.float32(0))
-        return super().add(members, partition)
+        return super().open(partition)
 
     def put(self, c: int, members: np.ndarray) -> None:
         self.mean[c] = centroids.mean(members)
@@ -82,9 +82,9 @@ class SummedClusters(HardwareClusters):
         super().__init__(width)
         self.sums = np.zeros((0, width), np.float32)
 
-    def add(self, members: np.ndarray, partition: int = 0) -> int:
+    def open(self, partition: int) -> int:
         self.sums = np.pad(self.sums, ((0, 1), (0, 0)))
-        return super().add(members, partition)
+        return super().open(partition)
 
     def put(self, c: int, members: np.ndarray) -> None:
         super().put(c, members)
