@@ -41,8 +41,8 @@ class Copier(Unit):
 
     If entries at home are packed, a codec behind the buffer packs and expands (`hdl.retrieval.kv4_codec`). The buffer
     then holds at least five bursts, as a packed burst waits for four that are read. The codec takes several cycles a
-    beat: of the `core` preset, in groups of 32, it expands one in 2 cycles and packs one in 50. A packed beat is made of
-    four, so beats of a packed burst leave on `w` some 200 cycles apart.
+    beat: of the `core` preset, in groups of 32, it expands one in 2 cycles and packs one in 50. A packed beat holds
+    four, so beats of a packed burst leave on `w` 200 cycles apart.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any, Self
 
@@ -67,18 +67,20 @@ CASES = (
     *[("groups", 24, 18, 8)] * 6,
 )
 BINS = {*KINDS, "one member", "one cluster", "several clusters", "a full program", "a ragged program"}
-BINS |= {"taken", "split"}
+BINS |= {"taken", "split", "steered by the host", "steered by its registers"}
+STEERED = ("to_register=true",)  # a core whose programs take control from their own numbers
 
 
 @cache
-def emitted() -> Emitted:
-    return emit("core", small_models.params())
+def emitted(core: tuple[str, ...]) -> Emitted:
+    return emit("core", small_models.params(*core))
 
 
 @dataclass
 class RandomTraffic(StressTraffic):
     """Clusters made at once, split, and joined by more tokens, on the RTL: under stalls, or in the time view's cycles.
 
+    core : more of the core's parameters
     pause : the memory's share of stalls; None: no stalls, the time view's cycles and a memory of `latency`
     bins : what the programs met, known after `golden`
     """
@@ -90,6 +92,7 @@ class RandomTraffic(StressTraffic):
     clusters: int
     pause: float | None
     latency: int
+    core: tuple[str, ...] = ()
     bins: set[str] = field(default_factory=set)
 
     @classmethod
@@ -98,12 +101,13 @@ class RandomTraffic(StressTraffic):
         first = rng.randint(1, many) if rng.random() < 0.7 else many
         pause = rng.choice((None, None, 0.2, 0.5))
         kind, clusters = rng.choice(list(KINDS)), rng.randint(1, 3)
-        return cls(rng.getrandbits(31), kind, many, first, clusters, pause, rng.choice((1, 9, 30)))
+        core = rng.choice(((), STEERED))
+        return cls(rng.getrandbits(31), kind, many, first, clusters, pause, rng.choice((1, 9, 30)), core)
 
     def run(self, launch: Callable[[Job, Callable[[Job], Result]], object] | None = None) -> ClusterRun:
         """The layer on a golden core and in NumPy, before anything runs."""
         entries = KINDS[self.kind](np.random.default_rng(self.seed), self.many).astype(BF16)
-        return ClusterRun(entries, self.first, self.clusters, launch)
+        return ClusterRun(entries, self.first, self.clusters, launch, self.core)
 
     def golden(self) -> Script:
         """Golden runs everything, and must equal NumPy; the programs' order must be sound. What the RTL must do."""
@@ -111,6 +115,7 @@ class RandomTraffic(StressTraffic):
 
         def launch(job: Job, plain: Callable[[Job], Result]) -> None:
             script.add(job.program, job.registers)
+            self.numbers.append([])
             result = plain(job)
             script.expect()
             if id(job.program) not in seen:
@@ -119,10 +124,17 @@ class RandomTraffic(StressTraffic):
             if job.kind == "middle":  # a program of K-means has work for so many members, whatever their number
                 self.bins.add("a full program" if job.size == job.plan.size(job.size) else "a ragged program")
 
+        def number(plain: Callable, i: Any, *word: Any) -> None:
+            plain(i, *word)
+            self.numbers[-1].append({i["to"]: own.unit.registers[i["to"]]})
+
+        self.numbers: list[list[dict[int, int]]] = []  # registers that each STORE of each program sets
         own = self.run(launch)
+        own.unit.number = partial(number, own.unit.number)  # type: ignore[method-assign]
         script = Script(own.memory, [r.name for r in own.memory.regions])
         wrong = own.play()
         assert not wrong, f"the core and NumPy differ: {', '.join(wrong)}"
+        self.bins.add("steered by its registers" if any(self.numbers) else "steered by the host")
         table = own.want.clusters
         self.bins |= {self.kind, "several clusters" if len(table) > 1 else "one cluster"}
         self.bins |= {"one member"} if (table.size == 1).any() else set()
@@ -131,18 +143,18 @@ class RandomTraffic(StressTraffic):
         return script
 
     def play(self, *unit: Emitted) -> Any:
-        script, e = self.golden(), unit[0] if unit else emitted()
+        script, e = self.golden(), unit[0] if unit else emitted(self.core)
         self.script = script
         if self.pause is not None:
             return script.play(e, PORTS, self.pause, seed=self.seed)
         runs = [run | {"program": script.programs[run["program"]]} for run in script.runs]
-        config = {"params": list(small_models.SIZES), "runs": runs, "memory": script.before.tobytes().hex()}
+        config = {"params": [*small_models.SIZES, *self.core], "runs": runs, "memory": script.before.tobytes().hex()}
         ports = {name: value for name, value in PORTS.items() if name not in ("table_base", "blocks")}
         config |= {"ports": ports, "latency": self.latency, "counters": e.manifest["counters"]}
         return Bench(e, "tb.benches.bench_lxe_time", "timed", config)()
 
     def check(self, got: Any) -> int:
-        script = self.script
+        script, p = self.script, small_models.params(*self.core)
         if self.pause is not None:
             wrong = script.differences(*got)
             assert not wrong, wrong
@@ -151,12 +163,12 @@ class RandomTraffic(StressTraffic):
         for r in script.memory.regions:
             known = np.ones(r.size, bool) if r.unknown is None else ~r.unknown
             np.testing.assert_array_equal(after[r.base : r.end][known], r.data[known], r.name)
-        for run, one in zip(script.runs, got["runs"], strict=True):
-            key = run["program"], tuple(sorted(run["registers"].items()))
+        for run, one, numbers in zip(script.runs, got["runs"], self.numbers, strict=True):
+            key = run["program"], str(run["registers"]), str(numbers)
             if key not in views:
                 words = [int(w, 16) for w in script.programs[run["program"]]]
-                steps = trace(small_models.params(), words, run["registers"]).steps
-                views[key] = TimeRun(small_models.params(), self.latency, steps, detail=True)
+                steps = trace(p, words, run["registers"], stored=numbers).steps
+                views[key] = TimeRun(p, self.latency, steps, detail=True)
                 views[key].play()
             wrong = differences(views[key], one)
             assert not wrong, wrong

@@ -9,7 +9,7 @@ from golden.arithmetic.numerics import BF16
 from golden.policies.mosaic_core import CoreLayer, Job
 from golden.policies.mosaic_hardware import HardwareLayer
 from golden.program.layer_memory import Register
-from golden.program.lxe_model import Memory, Result
+from golden.program.lxe_model import Lxe, Memory, Result
 from golden.program.vpe_known_lanes import Known
 from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
 
@@ -18,15 +18,16 @@ OUTSIDE = 1 << 36
 AT_ONCE = 8  # tokens that make clusters together
 
 
-def layers(entries: np.ndarray, members: int = 16) -> tuple[CoreLayer, HardwareLayer]:
-    """A layer on a golden core, and the same in NumPy, whose tokens have these entries [n, 32].
+def layers(entries: np.ndarray, core: tuple[str, ...] = (), members: int = 16) -> tuple[CoreLayer, HardwareLayer, Lxe]:
+    """A layer on a golden core, the same in NumPy, and the core. The layer's tokens have these entries [n, 32].
+
+    core : more of the core's parameters
 
     Nothing is defined in the core's scratchpads and banks when a program begins: it may not use what another one left.
     Registers that it is not given are addresses outside the memory, but for the small number in REST.
     """
-    host = stream(shown(frames=3, tokens=max(4, len(entries) // 2)), 1, replace(ROOM, members=members)).host
-    own = host.policy.layers[0]
-    core, tokens = host.core, np.arange(len(entries))
+    host = stream(shown(frames=3, tokens=max(4, len(entries) // 2)), 1, replace(ROOM, members=members), core).host
+    own, driver, tokens = host.policy.layers[0], host.core, np.arange(len(entries))
 
     def launch(job: Job) -> Result:
         unit = host.unit
@@ -35,18 +36,18 @@ def layers(entries: np.ndarray, members: int = 16) -> tuple[CoreLayer, HardwareL
         given = {r: value or OUTSIDE * (r not in (Register.KV, Register.REST)) for r, value in job.registers.items()}
         return host.run(replace(job, registers=given))
 
-    core.launch = launch
-    core.take_slots(0, tokens)
-    rows = core.read(0, "ring")
-    rows[core.slot[0, tokens]] = entries
-    core.write(0, "ring", rows)
+    driver.launch = launch
+    driver.take_slots(0, tokens)
+    rows = driver.read(0, "ring")
+    rows[driver.slot[0, tokens]] = entries
+    driver.write(0, "ring", rows)
     want = HardwareLayer(WIDTH, HEADS, host.plan.fmt.dot)
     for state, x in ((own, np.full(entries.shape, np.nan)), (want, entries.astype(np.float32))):
         for growing, part in ((state.keys, x[:, :WIDTH]), (state.values, x[:, WIDTH:])):
             growing.append(part[None].astype(np.float32))
         state.cluster, state.buffered = np.full(len(entries), -1), np.zeros(len(entries), bool)
     assert isinstance(own, CoreLayer)
-    return own, want
+    return own, want, host.unit
 
 
 def differences(own: CoreLayer, want: HardwareLayer) -> list[str]:
@@ -71,15 +72,21 @@ class ClusterRun:
     entries : BF16 [n, 32]
     first : tokens that make clusters at once; the others come one by one · k : clusters of `AT_ONCE` tokens
     launch : takes a job and what runs it on golden, in place of running it
+    core : more of the core's parameters
 
     taken, refused, split : tokens that came one by one and joined a cluster, stayed outside, split a cluster
     """
 
     def __init__(
-        self, entries: np.ndarray, first: int, k: int, launch: Callable[[Job, Callable], object] | None = None
+        self,
+        entries: np.ndarray,
+        first: int,
+        k: int,
+        launch: Callable[[Job, Callable], object] | None = None,
+        core: tuple[str, ...] = (),
     ):
         self.entries, self.first, self.k = entries, first, k
-        self.own, self.want = layers(entries.astype(BF16))
+        self.own, self.want, self.unit = layers(entries.astype(BF16), core)
         self.taken = self.refused = self.split = 0
         run = self.own.core.launch
         if launch:

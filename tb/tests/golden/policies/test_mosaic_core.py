@@ -15,8 +15,7 @@ from golden.policies.blocks import Block
 from golden.policies.ledger import Ledger
 from golden.policies.mosaic import Mosaic
 from golden.policies.mosaic_clusters import Threshold
-from golden.policies.mosaic_core import CoreLayer, CoreStore
-from golden.policies.mosaic_hardware import HardwareLayer
+from golden.policies.mosaic_core import CoreStore
 from golden.policies.mosaic_host import MosaicHost
 from golden.policies.registry import Entry
 from golden.policies.store import HOST
@@ -24,6 +23,7 @@ from golden.program.deadlock_hazard_check import play
 from golden.program.isa import Opcode, sets_register
 from golden.program.layer_memory import Register
 from golden.program.mosaic_plan import FramePlan
+from tb.library.cluster_runs import differences, layers
 from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Twin
 from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
 from tb.library.small_windows import SmallDecoder
@@ -228,35 +228,6 @@ def test_visual_clusters_that_the_core_has_no_room_for_are_the_host_s():
     assert not FramePlan.fits(256, 2, out.plan.fmt)  # half of a scratchpad
 
 
-def layer(entries: np.ndarray, core: tuple[str, ...] = (), members: int = 16) -> tuple[CoreLayer, HardwareLayer]:
-    """A layer on a golden core, and the same in NumPy, whose tokens have these entries [n, 32]."""
-    host = stream(shown(frames=3, tokens=max(4, len(entries) // 2)), 1, replace(ROOM, members=members), core).host
-    own = host.policy.layers[0]
-    driver, tokens = host.core, np.arange(len(entries))
-    driver.launch = host.run
-    driver.take_slots(0, tokens)
-    rows = driver.read(0, "ring")
-    rows[driver.slot[0, tokens]] = entries
-    driver.write(0, "ring", rows)
-    want = HardwareLayer(16, 2, host.plan.fmt.dot)
-    for state, x in ((own, np.full(entries.shape, np.nan)), (want, entries.astype(np.float32))):
-        for growing, part in ((state.keys, x[:, :16]), (state.values, x[:, 16:])):
-            growing.append(part[None].astype(np.float32))
-        state.cluster, state.buffered = np.full(len(entries), -1), np.zeros(len(entries), bool)
-    assert isinstance(own, CoreLayer)
-    return own, want
-
-
-def agree(own: CoreLayer, want: HardwareLayer) -> None:
-    n = len(want.clusters)
-    stats = own.core.read(0, "stats").swapaxes(0, 1).reshape(3, -1)[:, :n]
-    assert np.array_equal(own.cluster, want.cluster)
-    assert np.array_equal(stats, [want.clusters.norm / -2, want.clusters.variance, want.clusters.size])
-    assert np.array_equal(own.core.read(0, "centroids")[:n].astype(np.float32), want.clusters.mean.astype(np.float32))
-    pairs = own.core.read(0, "ring")[own.core.plan.tokens_slots :][:n]
-    assert np.array_equal(pairs.astype(np.float32).reshape(want.pairs.shape), want.pairs.astype(np.float32))
-
-
 RNG = np.random.default_rng(7)
 SETS = {
     "random": RNG.normal(size=(9, 32)),
@@ -273,15 +244,15 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_clusters_of_corner_cases_equal_numpy_s(name, core):
     """K-means, means, variances and splits: one member, equal ones, zeros, ties, all room in use."""
-    own, want = layer(SETS[name].astype(BF16), core)
+    own, want, _ = layers(SETS[name].astype(BF16), core)
     tokens = np.arange(len(SETS[name]))
     for state in (own, want):
         state.create(tokens, 0, 3, 0)
-    agree(own, want)
+    assert not differences(own, want)
     for c in range(len(want.clusters)):
         members = want.members(c)
         assert own.split(members, c, 0) == want.split(members, c, 0)
-        agree(own, want)
+        assert not differences(own, want)
 
 
 @settings(max_examples=30, deadline=None)
