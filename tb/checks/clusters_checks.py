@@ -15,12 +15,13 @@ from golden.program.deadlock_hazard_check import play as ordered
 from golden.program.isa import Instruction
 from golden.program.lxe_model import BusError, Result
 from golden.program.sequencer_model import LxeError
+from golden.retrieval import centroids
 from hdl.emit import Emitted, emit
 from sim.units.lxe_time import Run as TimeRun
 from sim.units.sequencer_time import trace
 from tb.checks.lxe_time_checks import differences
 from tb.library import small_models
-from tb.library.cluster_runs import ClusterRun
+from tb.library.cluster_runs import WIDTH, ClusterRun
 from tb.library.lxe_programs import Script
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
@@ -33,6 +34,21 @@ def _ends(two: np.ndarray, n: int, first: tuple[int, int], last: tuple[int, int]
     """The first of two rows n times, but for sums of both as first and last row."""
     out = np.repeat(two[:1], n, 0)
     out[-1], out[0] = last @ two, first @ two
+    return out
+
+
+def _several_rounds(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Rows of which the means of two groups move some to the other group, the last one among them.
+
+    Three rows never do.
+    """
+    dot = small_models.params().lxe_format().dot
+    for _ in range(400 if n > 3 else 1):
+        out = rng.normal(size=(n, 32))
+        keys = centroids.directions(out.astype(BF16)[:, :WIDTH], dot)
+        (first, _), (last, rounds) = (centroids.k_means(keys, 2, dot, most) for most in (1, centroids.ROUNDS))
+        if rounds > 2:
+            return out[np.argsort(first != last, kind="stable")]
     return out
 
 
@@ -51,6 +67,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "zeros": lambda rng, n: np.zeros((n, 32)),
     "large": lambda rng, n: LARGE * rng.normal(size=(n, 32)),
     "small": lambda rng, n: SMALL * rng.normal(size=(n, 32)),
+    "several rounds": _several_rounds,
     "opposite": lambda rng, n: rng.normal(size=(1, 32)) * rng.choice((-1, 1), (n, 1)),
 }
 # Sizes that reach every program and every tile of clusters.
@@ -63,8 +80,10 @@ CASES = (
     ("mixed", 8, 8, 3),
     ("the ends opposite", 8, 8, 3),
     ("the first opposite", 8, 8, 3),
+    *[("several rounds", 8, 8, 2)] * 6,
     *[("normal", 8, 8, 4)] * 6,
     *[("groups", 24, 18, 8)] * 6,
+    *[("normal", 30, 24, 8)] * 2,
 )
 BINS = {*KINDS, "one member", "one cluster", "several clusters", "a full program", "a ragged program"}
 BINS |= {"taken", "split", "steered by the host", "steered by its registers"}
@@ -176,27 +195,27 @@ class RandomTraffic(StressTraffic):
         return count
 
 
-def cases() -> list[RandomTraffic]:
-    """The cases that judge faults of programs, those that notice most first."""
-    return [RandomTraffic(k, *case, None, 1) for k, case in enumerate(CASES)]
+def cases(core: tuple[str, ...]) -> list[RandomTraffic]:
+    """The cases that judge faults of a core's programs, those that notice most first."""
+    return [RandomTraffic(k, *case, None, 1, core) for k, case in enumerate(CASES)]
 
 
-def programs() -> list[tuple[str, list[Instruction]]]:
-    """Kind and instructions of every program that the cases run."""
+def programs(core: tuple[str, ...] = ()) -> list[tuple[str, list[Instruction]]]:
+    """Kind and instructions of every program that the cases run on a core."""
     found: dict[str, tuple[str, list[Instruction]]] = {}
 
     def launch(job: Job, plain: Callable[[Job], Result]) -> None:
         found.setdefault(str(job.program), (job.kind, job.program))
         plain(job)
 
-    for case in cases():
+    for case in cases(core):
         assert not case.run(launch).play()
     return list(found.values())
 
 
-def noticed(program: list[Instruction], mutant: list[Instruction]) -> str:
+def noticed(program: list[Instruction], mutant: list[Instruction], core: tuple[str, ...] = ()) -> str:
     """How the checks of golden programs notice a mutant in the program's place; empty if they do not."""
-    for case in cases():
+    for case in cases(core):
         checked: list[bool] = []
 
         def launch(job: Job, plain: Callable[[Job], Result], checked: list[bool] = checked) -> None:

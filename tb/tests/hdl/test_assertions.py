@@ -36,7 +36,7 @@ def test_units_keep_their_rules(unit):
     module = subject._module()
     emitted = getattr(module.emitted, "__wrapped__", module.emitted)
     with patch.object(module, "emit", partial(emit, checked=True)):
-        e = emitted(*subject._arguments())
+        e = emitted(*subject._arguments(subject.size))
     assert e.assertions.count("\nbind ") > 1
     subject.judge(e)
 

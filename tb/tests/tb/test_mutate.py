@@ -80,11 +80,13 @@ def test_a_campaign_goes_on_and_runs_survivors_again(folder, tmp_path):
 
 
 def test_mutants_of_a_feature_are_in_what_it_adds():
-    """Every mutated expression of the sequencer names the port that the feature adds."""
+    """Every mutated expression of the sequencer names the port that the feature adds. A long one's key is cut short."""
     subject = SUBJECTS["sequencer_registers"]
     found = sample(subject.emitted(), N, SEED, beside=subject.plain())
     assert len(found) == N
-    assert all("store_set" in m.key for m in found)
+    named = ["store_set" in m.key for m in found]
+    assert any(named)
+    assert all(name or "host_valid" in m.key for name, m in zip(named, found, strict=True))
 
 
 def test_a_bench_that_fails_without_a_fault_is_told(tmp_path):
