@@ -82,6 +82,10 @@ def kmeans(x: np.ndarray, k: int, seed: int, iterations: int = 10) -> tuple[np.n
     return np.unique(labels, return_inverse=True)[1], ran
 
 
+Absorbed = Callable[[int, int], None]  # told of a vector's number and the cluster that has taken it
+Invalid = Callable[[int, int], list[int]]  # told of a vector that a cluster cannot take; gives the clusters it changed
+
+
 class Clusters:
     """Statistics of clusters of unit vectors, kept without the members. Each cluster belongs to a partition.
 
@@ -146,12 +150,7 @@ class Clusters:
         return self.similarity(x)
 
     def assign(
-        self,
-        x: np.ndarray,
-        partition: np.ndarray,
-        threshold: Threshold,
-        absorbed: Callable[[int, int], None],
-        invalid: Callable[[int, int], list[int]],
+        self, x: np.ndarray, partition: np.ndarray, threshold: Threshold, absorbed: Absorbed, invalid: Invalid
     ) -> None:
         """Assign unit vectors x [T, D], which belong to partitions [T], greedily and in order.
 

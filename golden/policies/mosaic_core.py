@@ -18,7 +18,7 @@ from golden.arithmetic.numerics import BF16, to_bf16
 from golden.function_params import check
 from golden.policies.blocks import Shape
 from golden.policies.ledger import Ledger
-from golden.policies.mosaic_clusters import Clusters, Threshold
+from golden.policies.mosaic_clusters import Absorbed, Clusters, Invalid, Threshold
 from golden.policies.mosaic_hardware import WTU, HardwareClusters, HardwareLayer
 from golden.policies.store import Store
 from golden.program import cluster_stages as stages
@@ -253,12 +253,7 @@ class CoreClusters(HardwareClusters):
         return c
 
     def assign(
-        self,
-        x: np.ndarray,
-        partition: np.ndarray,
-        threshold: Threshold,
-        absorbed: Callable[[int, int], None],
-        invalid: Callable[[int, int], list[int]],
+        self, x: np.ndarray, partition: np.ndarray, threshold: Threshold, absorbed: Absorbed, invalid: Invalid
     ) -> None:
         if self.layer.core.plan.steered:
             self.layer.assign(partition, absorbed, invalid)
@@ -617,12 +612,7 @@ class CoreFrames(CoreClusters):
         return c
 
     def assign(
-        self,
-        x: np.ndarray,
-        partition: np.ndarray,
-        threshold: Threshold,
-        absorbed: Callable[[int, int], None],
-        invalid: Callable[[int, int], list[int]],
+        self, x: np.ndarray, partition: np.ndarray, threshold: Threshold, absorbed: Absorbed, invalid: Invalid
     ) -> None:
         super().assign(x, partition, threshold, absorbed, invalid)
         self._leave(np.array([self.seen - 1]))
