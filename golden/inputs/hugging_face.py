@@ -36,6 +36,7 @@ from golden.inputs import trace, video, vision
 from golden.inputs.finite import check_weights
 from golden.inputs.trace import STAGES, Trace, TraceError
 from golden.inputs.trace_model import Model
+from golden.text_files import read_text
 
 DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2")
 IMAGE_MODELS = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -125,7 +126,7 @@ class FolderModel:
         if not path.is_file():
             raise TraceError(f"{self.folder}: no config.json in it; give the folder of a Hugging Face model")
         try:
-            config = json.loads(path.read_text())
+            config = json.loads(read_text(path))
             kind = config["model_type"]
             name = (config.get("architectures") or [kind])[0]
         except (ValueError, TypeError, KeyError, AttributeError):
