@@ -14,6 +14,7 @@ from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from scripts.check.plan_table import show
+from scripts.progress import Step
 from tb.library.runner import ROOT, BenchError
 from tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from tb.library.waveforms import Traced
@@ -71,7 +72,7 @@ def command(
         shutil.rmtree(folder, ignore_errors=True)
         emitted = Traced(**vars(emitted), folder=folder)
     try:
-        with console.err.status(f"{unit} on {trace.name}") as status:
+        with Step(f"{unit} on {trace.name}", json) as status:
             how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
             outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
     except BenchError as e:

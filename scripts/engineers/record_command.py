@@ -20,6 +20,7 @@ from golden.function_params import check
 from hdl.params import preset
 from scripts import console
 from scripts.pages import recorded_results
+from scripts.progress import Step
 from synth import flow, opensta, table3
 from synth.sram import Sram
 
@@ -62,7 +63,7 @@ def command(
         "is missing: run the command in a checkout of the project",
     )
     for name in names or ():
-        with console.err.status(name):
+        with Step(name):
             kept = measure(MEASURED[name])
         write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
         console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)

@@ -12,6 +12,7 @@ from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import CLOCK, SystemParams
 from hdl.retrieval.dre import Dre
 from scripts import console
+from scripts.progress import Step
 from scripts.size import mapped_units
 from synth import flow, recorded
 from synth.emission import emitted
@@ -57,7 +58,7 @@ def command(
     done = {}
     try:
         for name, system, made in designs:
-            with console.err.status(f"{name} on {trace.name}"):
+            with Step(f"{name} on {trace.name}", json):
                 options = {"liberty": liberty, "effort": effort, "target": target}
                 f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from golden.function_params import ParamError, check
 from scripts import console
 from scripts.check.verify_command import FIXTURE
+from scripts.progress import Bar
 from scripts.size import mapped_units
 from synth.sweep import point_costs, points
 from synth.sweep.database import Database, Row
@@ -91,7 +92,7 @@ def command(
         for line in [] if json else told:
             console.note(line)
         database = stack.enter_context(Database(folder / "sweep.db"))
-        bar = stack.enter_context(_progress(json or not console.err.is_terminal))
+        bar = stack.enter_context(_progress(json))
         task = bar.add_task("points", total=search or len(asked), end="")
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))
 
@@ -169,9 +170,9 @@ def _feasible(design, dropped: list[str], point: points.Point) -> bool:
     return True
 
 
-def _progress(quiet: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=quiet)
+def _progress(quiet: bool) -> Bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[end]}"))
+    return Bar(*columns, quiet=quiet, transient=False)
 
 
 def _end(left: float | None) -> str:
