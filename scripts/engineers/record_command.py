@@ -114,9 +114,9 @@ def typed(library: str, words: str) -> str:
 
 
 def digest(unit: str) -> str:
-    """SHA-256 of the Verilog of a unit of `core` as it is today, without its comments."""
+    """SHA-256 of the Verilog of a unit of `core` as it is today, without its comments and empty lines."""
     made, _ = table3.design(unit, preset("core"), flow.BUILD)
-    return hashlib.sha256(re.sub(r" *//.*\n?", "\n", made.verilog).encode()).hexdigest()
+    return hashlib.sha256(re.sub(r"(?:[ \t]*(?://.*)?\n)+", "\n", made.verilog).encode()).hexdigest()
 
 
 def _version(tool: str) -> str:
