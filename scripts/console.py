@@ -23,7 +23,7 @@ from synth import flow
 from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 160)
+out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 
