@@ -119,11 +119,12 @@ def _typed(e: Any) -> str:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise an interrupt again if it arrives in a destructor, where Python drops it.
+    """Treat SIGTERM, which batch systems send, as Ctrl-C, and raise either again where Python drops it.
 
-    Every Amaranth component has a destructor.
+    It drops what arrives in a destructor, and every Amaranth component has one.
     """
-    hook, alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
+    hook = sys.unraisablehook
+    before = {s: signal.signal(s, signal.default_int_handler) for s in (signal.SIGALRM, signal.SIGTERM)}
 
     def dropped(what: Any) -> None:
         if issubclass(what.exc_type, KeyboardInterrupt):
@@ -136,5 +137,6 @@ def interrupts() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
+        for s, handler in before.items():
+            signal.signal(s, handler)
         sys.unraisablehook = hook

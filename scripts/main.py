@@ -17,9 +17,10 @@ def _stop(*_: object) -> None:
 
 
 # During the imports, about a second, nothing would catch the exception of Ctrl-C.
-interrupt = signal.getsignal(signal.SIGINT)
-if interrupt is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _stop)
+usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+usual = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+for number in usual:
+    signal.signal(number, _stop)
 
 import typer  # noqa: E402
 
@@ -82,5 +83,5 @@ def _options(
     """
 
 
-if interrupt is signal.default_int_handler:
-    signal.signal(signal.SIGINT, interrupt)
+for number, handler in usual.items():
+    signal.signal(number, handler)
