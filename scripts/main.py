@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from importlib import import_module, metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 # On matrix products this small threads cost up to 25 times what they give. NumPy reads this when it is imported.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -17,7 +17,7 @@ def _stop(*_: object) -> None:
 
 
 # During the imports, about a second, nothing would catch the exception of Ctrl-C.
-usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 usual = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
 for number in usual:
     signal.signal(number, _stop)
