@@ -117,7 +117,7 @@ def command(
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
     from synth.sweep.dask_run import cluster
 
     _check_used(ctx, policy)
@@ -158,6 +158,7 @@ def command(
     with ExitStack() as stack:
         hidden = json or not console.err.is_terminal
         bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
         records = play(engine, bar, layers * frames, repeat, connect)
