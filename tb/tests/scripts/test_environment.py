@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from golden.function_params import ParamError
 from scripts import command_group, environment
 from scripts.main import app
+from tb.library.runner import ROOT
 
 VREX = [sys.executable, "-c", "from scripts.main import app; app()"]
 
@@ -53,6 +54,16 @@ def test_the_environment_is_seen_to_before_any_work(monkeypatch, capsys):
         app()
     assert e.value.code == 2
     assert capsys.readouterr() == ("", "error: LEVEL=1: must be 0\n")
+
+
+@pytest.mark.parametrize("name", ["golden", "hdl", "ip", "sim", "synth", "tb"])
+def test_a_package_of_the_users_that_hides_ours_is_named(name, tmp_path):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import scripts.main"
+    run = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path)
+    why = f"{tmp_path / name / '__init__.py'}: hides the package {name} of OpenVRex: rename it, or mend PYTHONPATH"
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", f"error: {why}\n")
 
 
 def test_letters_that_a_stream_lacks_are_question_marks(monkeypatch):
