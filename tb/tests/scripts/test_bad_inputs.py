@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import tb.library.runner
 from hdl import generated
+from hdl.emit import emit, params_of
+from hdl.params import PRESETS
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 
@@ -392,6 +394,19 @@ def test_no_environment_is_needed(monkeypatch):
     """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
     monkeypatch.delenv("PATH")
     assert tb.library.runner.verilator_env()["PATH"].endswith(os.defpath)
+
+
+def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
+    """Verilator makes its C++, and `make -n` lists what it would run."""
+    run = tb.library.runner._run
+
+    def listed(command: list[str], *more, **options) -> None:
+        run([command[0], "-n", *command[1:]] if command[0] == "make" else command, *more, **options)
+
+    monkeypatch.setattr(tb.library.runner, "BUILD", tmp_path / "a b" / "sim")
+    monkeypatch.setattr(tb.library.runner, "_run", listed)
+    simulator = tb.library.runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
+    assert "cluster_set" in (simulator.parent.parent / "make.log").read_text()
 
 
 @pytest.mark.parametrize(
