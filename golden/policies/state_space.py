@@ -43,6 +43,13 @@ class State:
         return self.conv.nbytes + self.h.nbytes
 
 
+def branch_macs(p: StateSpaceParams, width: int, out: int) -> int:
+    """MACs of a branch for one token: projections, convolution, and dt A, dt x B, A h + B x, C h of the scan."""
+    inner, rank = p.expand * width, -(-width // 16)
+    projections = width * 2 * inner + inner * (rank + 2 * p.state) + rank * inner + inner * out
+    return projections + inner * (p.conv + 4 * p.state + 2)
+
+
 class HistoryBranch:
     """One layer's branch: projection, causal convolution with SiLU, selective scan gated by SiLU, projection.
 
@@ -77,10 +84,8 @@ class HistoryBranch:
 
     @property
     def macs(self) -> int:
-        """MACs for one token: projections, convolution, and dt A, dt x B, A h + B x, C h of the scan."""
-        p, inner = self.params, self.inner
-        projections = self.width * 2 * inner + inner * (self.rank + 2 * p.state) + self.rank * inner + inner * self.out
-        return projections + inner * (p.conv + 4 * p.state + 2)
+        """MACs for one token."""
+        return branch_macs(self.params, self.width, self.out)
 
     def begin(self, sequences: int = 1) -> State:
         """The state of sequences that have not begun: zero."""

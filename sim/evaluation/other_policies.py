@@ -48,6 +48,11 @@ PROFILES = {
 }
 
 
+def label(name: str) -> str:
+    """The name of a policy in a table, with what its times leave out."""
+    return f"{name}'s attention" if name == "hybrid" else name
+
+
 def profile(results: dict, name: str) -> Profile:
     """Profile of the policy `name`, from the content of a results.json that `vrex stream` wrote."""
     r = results["policies"][name]
@@ -96,7 +101,7 @@ def policies(v: Vrex, profiles: dict[str, Profile], caches: tuple[int, ...] = CA
             for at, done in zip(points, passes, strict=True)
         ]
         middle = passes[len(caches) // 2]
-        rows.append((name, p.home, *shown, f"{middle.fetched / 1e6:.0f}" if middle else "-"))
+        rows.append((label(name), p.home, *shown, f"{middle.fetched / 1e6:.0f}" if middle else "-"))
     sizes = [f"{c >> 10}K" for c in caches]
     head = ("policy", "cache", *(f"frame {s}" for s in sizes), *(f"token {s}" for s in sizes), "MB a frame")
     title = f"Policies on {v.name}, batch {batch}: ms, or what memory would be needed of {v.capacity / 2**30:.0f} GiB"

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from hdl.params import PRESETS, flat, override
 from scripts.check.verify_command import FIXTURE
+from scripts.engineers import record_command
 from scripts.main import app
 from tb.library.page_rules import faults
 
@@ -123,9 +124,13 @@ def test_a_folder_holds_one_unit(tmp_path):
     ],
 )
 def test_verify_runs_the_fixture_on_the_rtl(unit, options):
-    run = vrex("verify", unit, "--preset", "tiny", "--queries", "1", *options, "--json")
+    whole = (unit, options) == ("dre", ())
+    run = vrex("verify", unit, "--preset", "tiny", *(() if whole else ("--queries", "1")), *options, "--json")
     assert run.exit_code == 0, run.stderr
     found = json.loads(run.stdout)
+    if whole:  # the README's run
+        kept = json.loads((record_command.RESULTS / "verify.json").read_text())
+        assert found == kept["figures"], "record it anew: vrex record verify"
     tables = found["tables"]
     assert [t["context"] for t in tables] == [0, 1, 24, 47, 47, 24, 1, 0, 0]  # forth and back
     assert all(t["beats"] and not t["differences"] for t in tables)
