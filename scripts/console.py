@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from golden.function_params import RATIO, ReSVParams, check
+from golden.text_files import check_regular
 from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of
@@ -37,6 +38,12 @@ def folder(typed: str | Path) -> Path:
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"must be writable, and {nearest} is not: choose another place")
     return path
+
+
+def source(typed: str | Path) -> Path:
+    """An input file that is read more than once. Raises `ValueError` for a pipe."""
+    check_regular(Path(typed))
+    return Path(typed)
 
 
 def file(typed: str | Path) -> Path:
