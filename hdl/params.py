@@ -635,11 +635,7 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     own. Values are integers, true/false or words; the word for no features is none. `ParamError` names the unit; for an
     unknown name it lists the valid ones, the nearest first.
     """
-    changes = _changes(params, "", assignments)
-    lanes = changes.get(("wtu", "n_w"))
-    if lanes is not None:
-        changes.setdefault(("kvmu", "count_lanes"), lanes)
-    out = _replaced(params, "", changes)
+    out = _replaced(params, "", _changes(params, "", assignments))
     out.core.dre.joined()
     return out
 
@@ -685,6 +681,9 @@ def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[st
         rest = [n for n in valid if n not in near]
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
+    lanes = changes.get(("wtu", "n_w"))
+    if lanes is not None and ("kvmu", "count_lanes") in leaves:
+        changes.setdefault(("kvmu", "count_lanes"), lanes)
     return changes
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from golden.function_params import check
 from golden.inputs.trace import Trace
-from hdl.emit import UNITS, emit, params_of
+from hdl.emit import ALL, UNITS, emit, params_of
+from hdl.header import command_line
 from scripts import console
 from scripts.check.plan_table import show
 from tb.library.runner import ROOT, BenchError
@@ -72,15 +73,18 @@ def command(
         emitted = Traced(**vars(emitted), folder=folder)
     try:
         with console.err.status(f"{unit} on {trace.name}") as status:
-            how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
-            outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
+            of_run = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
+            outcomes = verify_unit(unit, data, system, emitted, f, **of_run, progress=lambda o: status.update(_line(o)))
     except BenchError as e:
         console.err.print(f"[red]{unit} failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     finally:
         for save in sorted(folder.glob("*.gtkw")) if waves else ():
             console.err.print(f"waveform: cd {folder} && gtkwave {save.name}", highlight=False, soft_wrap=True)
-    never = missing(unit, p, outcomes)
+    # A folder's Verilog has its sizes: other sizes need the design that it was made from.
+    own = f"{command_line(f'vrex verify {unit}', params_of(unit, system), ALL[unit][2], [])} " if generated else ""
+    found = missing(unit, p, outcomes)
+    never = [f"no {name}: {own if how.startswith('-p') else ''}{how}" for name, how in found.items()]
     if json:
         tables = [asdict(o) for o in outcomes]
         console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": tables, "missing": never})
@@ -111,9 +115,9 @@ def events(outcomes: list[Outcome], names: list[str]) -> Table:
     """A table with one row for each event: how often it happened."""
     out = Table("exercised", "times", "in tables", title="What the run exercised")
     for name in names:
-        own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}
-        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else "; ".join(own)
-        out.add_row(name, f"{sum(own.values()):,}", where if own else "[yellow]never[/]")
+        own = [o.events[name] for o in outcomes if o.events.get(name)]
+        where = "all" if len(own) == len(outcomes) else f"{len(own)} of {len(outcomes)}"
+        out.add_row(name, f"{sum(own):,}", where if own else "[yellow]never[/]")
     return out
 
 
