@@ -407,7 +407,7 @@ class DpeParams:
 class VpeParams:
     """Parameters of the VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
-    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH)
+    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH, in_core=1)
     n_w: int = parameter(64, "N_VPE-w: lanes of a unit", high=1 << 12, power_of_two=True)
     depth: int = parameter(64, "words of n_w numbers in each of a unit's three banks", high=1 << 12, power_of_two=True)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of the score codes that it makes")

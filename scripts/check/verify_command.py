@@ -14,12 +14,11 @@ from golden.inputs.trace import Trace
 from hdl.emit import ALL, UNITS, emit, params_of
 from hdl.header import command_line
 from scripts import console
-from scripts.check.plan_table import show
+from scripts.check.plan_table import TESTS, show
 from tb.library.runner import ROOT, BenchError
 from tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from tb.library.waveforms import Traced
 
-TESTS = Path("build/tests.xml")
 WAVES = Path("build/waves")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
@@ -44,7 +43,17 @@ def command(
             "--plan", help="Show the verification plan instead: each feature, with the verdict of the --tests."
         ),
     ] = False,
-    tests: console.Tests = TESTS,
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            show_default=False,
+            help=f"With --plan: results of a test run (JUnit XML); by default {TESTS} of 'make test', or the recorded "
+            "ones.",
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--record", help="With --plan: record the results for checkouts without any.")
+    ] = False,
     waves: Annotated[
         bool, typer.Option("--waves", help=f"Leave the waveform in {WAVES}/UNIT, with a save file for GTKWave.")
     ] = False,
@@ -55,7 +64,7 @@ def command(
     The command compares beat by beat; for the DRE every address and burst.
     """
     if plan:
-        show(tests, json)
+        show(tests, json, keep)
         return
     asked = unit
     unit, system, generated = console.chosen(asked, preset, param)

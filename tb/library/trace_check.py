@@ -565,18 +565,20 @@ def verify(
 ) -> list[Outcome]:
     """Every table of the trace through the RTL of `unit`; the outcomes list differences in bits or cycles.
 
-    dealt : all tables in one run over all contexts (`deal`), with as many rounds of the trace as fill the ring twice,
-        and `few_blocks` in a second run; otherwise each table in its own run, in context 0
+    dealt : all tables in one run over all contexts (`deal`); of units that know homes, with as many rounds of the
+        trace as fill the ring twice, and with `few_blocks` in a second run. Otherwise each table in a run of its own,
+        in context 0
 
     Raises `BenchError` if a simulator cannot be built or a run does not end.
     """
     out = []
-    found = tables(trace, f, queries, rounds_of(trace, p) if dealt else 1)
+    homes = dealt and unit in ("kvmu", "dre")
+    found = tables(trace, f, queries, rounds_of(trace, p) if homes else 1)
     runs: Iterable[tuple[list[Play], int]] = (([Play(table.name, table, 0)], 0) for table in found)
     if dealt:
         every = list(found)
         runs = [(deal(every, p.hcu.n_ctx), 0)]
-        if unit in ("kvmu", "dre") and (scarce := few_blocks(every[0], p, f))[0]:
+        if homes and (scarce := few_blocks(every[0], p, f))[0]:
             runs.append(scarce)
     for plays, pool in runs:
         s = mix(plays, p, f, pool)

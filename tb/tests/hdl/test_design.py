@@ -247,3 +247,14 @@ def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
     assert vrex("generate", "hcu", "--preset", "tiny", "-o", hcu, "--force").exit_code == 0
     for _ in range(2):  # what an earlier call wrote is replaced
         assert vrex("asm", source, "-o", tmp_path / "words.hex").exit_code == 0
+
+
+def test_what_a_core_fixes_is_told_where_a_parameter_is_listed(tmp_path):
+    """In design files and data sheets, for every parameter of which a core takes one value."""
+    p, file = preset("core"), tmp_path / "my.toml"
+    for name in ("vpe.n_h",):
+        with pytest.raises(ParamError, match=f"{name}=2: must be 1"):
+            override(p, [f"{name}=2"]).core.joined()
+    file.write_text(text(p, "core"))
+    told = re.findall(r"^(\w+) = .*in a core 1", file.read_text(), re.M)
+    assert told == ["n_h"]
