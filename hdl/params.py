@@ -407,7 +407,7 @@ class DpeParams:
 class VpeParams:
     """Parameters of the VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
-    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH)
+    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH, in_core=1)
     n_w: int = parameter(64, "N_VPE-w: lanes of a unit", high=1 << 12, power_of_two=True)
     depth: int = parameter(64, "words of n_w numbers in each of a unit's three banks", high=1 << 12, power_of_two=True)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of the score codes that it makes")
@@ -635,11 +635,7 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     own. Values are integers, true/false or words; the word for no features is none. `ParamError` names the unit; for an
     unknown name it lists the valid ones, the nearest first.
     """
-    changes = _changes(params, "", assignments)
-    lanes = changes.get(("wtu", "n_w"))
-    if lanes is not None:
-        changes.setdefault(("kvmu", "count_lanes"), lanes)
-    out = _replaced(params, "", changes)
+    out = _replaced(params, "", _changes(params, "", assignments))
     out.core.dre.joined()
     return out
 
@@ -685,6 +681,9 @@ def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[st
         rest = [n for n in valid if n not in near]
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
+    lanes = changes.get(("wtu", "n_w"))
+    if lanes is not None and ("kvmu", "count_lanes") in leaves:
+        changes.setdefault(("kvmu", "count_lanes"), lanes)
     return changes
 
 

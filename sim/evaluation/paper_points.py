@@ -13,7 +13,7 @@ from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
-# The paper's machines: presets with `sim.system.platforms.PAPER` overridden, and its GPUs.
+# The paper's machines, which are presets, and its GPUs.
 PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
     "edge": platforms.PAPER_EDGE,
     "kvpu": replace(platforms.PAPER_EDGE, name="V-Rex8 KVPU", kvmu=False),
