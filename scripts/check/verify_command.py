@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams, check
+from golden.function_params import check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
@@ -32,8 +32,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
     seed: console.Seed = 1,

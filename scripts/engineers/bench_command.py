@@ -44,7 +44,7 @@ FIGURES = {
 }
 CYCLES = {
     "hcu": {"over_bound": "hcu"},
-    "wtu": {"latency": "exact_latency", "interval": "exact_interval"},
+    "wtu": {"latency": "{selection}_latency", "interval": "{selection}_interval"},
     "kvmu": {"burst_bytes": "burst", "useful": "useful"},
 }
 
@@ -116,7 +116,8 @@ def _hardware(unit: str, own) -> dict[str, float]:
 
 def _speed(unit: str, core: CoreParams) -> dict[str, float]:
     if unit in CYCLES:
-        return {name: round(_retrieval(core)[key], 4) for name, key in CYCLES[unit].items()}
+        keys = {name: key.format(selection=core.dre.wtu.selection) for name, key in CYCLES[unit].items()}
+        return {name: round(_retrieval(core)[key], 4) for name, key in keys.items()}
     shares = [share for name, _, share in _engines(core) if name.startswith(f"{unit.upper()}:")]
     return {"utilisation": round(sum(shares) / len(shares), 4)} if shares else {}
 

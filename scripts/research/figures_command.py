@@ -44,7 +44,9 @@ def command(
     score_map: Annotated[str, typer.Option(help="exp, shift or clip.")] = DEFAULT.score_map,
     recent: Annotated[int, typer.Option(help="Number of last tokens that stay in device memory.")] = DEFAULT.recent,
     max_clusters: Annotated[int, typer.Option(help="Most clusters of a table.")] = DEFAULT.max_clusters,
-    centre: console.Centre = DEFAULT.centre,
+    centre: Annotated[
+        bool, typer.Option("--centre/--no-centre", help="Take hash bits from the first frame's mean key, or from zero.")
+    ] = DEFAULT.centre,
     every: Annotated[int, typer.Option(help="Measure every n-th frame.")] = 1,
     json: console.Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.function_params import ParamError, check
 from golden.inputs import video as video_in
 from golden.inputs.trace import Trace, TraceError
 from golden.policies.stream_runs import Options
@@ -73,8 +73,8 @@ def command(
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     video: Annotated[
         str, typer.Option(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.", rich_help_panel=WITH)
     ] = "world",

@@ -12,7 +12,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams
+from golden.function_params import ReSVParams
 from golden.inputs.trace import Trace
 from hdl.params import DreParams
 from scripts import console
@@ -80,8 +80,8 @@ def command(
     param: console.Param = None,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     json: console.Json = False,
 ) -> None:
     """Count the cycles of HCU and WTU on a trace.

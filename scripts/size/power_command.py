@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams, check
+from golden.function_params import ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import CLOCK, SystemParams
@@ -32,8 +32,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.function_params import ParamError, check
 from scripts import console
 from scripts.check.verify_command import FIXTURE
 from scripts.size import mapped_units
@@ -39,9 +39,14 @@ def command(
         str, typer.Option(help=f"Figures to compare, with commas between: {', '.join(OBJECTIVES)}.")
     ] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Number of frames, the last ones, that are timed.")] = 2,
-    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, unless it is an axis.")] = ReSVParams.th_hd,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    th_hd: Annotated[
+        int | None,
+        typer.Option(min=0, max=257, help="Th_hd, unless it is an axis; by default the design's reading gives it."),
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Th_r-wics, unless it is an axis; by default the design's reading gives it.")
+    ] = None,
+    centre: console.Centre = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Combine the n-th values of all axes instead of every combination (a grid).")
     ] = False,

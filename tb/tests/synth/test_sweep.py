@@ -399,7 +399,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
 
-WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
+WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6", "resv": "buckets"}
 OTHERS = {"kvmu.kv4_group": "16", "vpe.features": "hybrid"}  # of parameters that few values suit
 NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
 
