@@ -1,6 +1,7 @@
 """Writes an IP block as a folder that drops into a SoC."""
 
 import hashlib
+import shlex
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -61,7 +62,7 @@ class Options:
 
     def command(self, unit: str, p: CoreParams | MaskParams) -> str:
         """The command that writes the package."""
-        options = [] if self.prefix is None else [f"--prefix '{self.prefix}'"]
+        options = [] if self.prefix is None else [f"--prefix {shlex.quote(self.prefix)}"]
         options += [f"--period {self.period:g}"] * (self.period != PERIOD)
         options += ["--no-memory-bodies"] * (not self.memory_bodies)
         options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)

@@ -30,7 +30,7 @@ class State(IntEnum):
 
 
 class WtuExact(lanes.WtuPorts):
-    """Selects the exact minimal set of Equation 3. Ports, latency and throughput: `hdl.retrieval.wtu.Wtu`.
+    """Selects the exact minimal set of Equation 3. Ports, latency and throughput are the WTU's.
 
     The unit keeps no row: the row is offered `readings` times. Each reading but the last finds one digit of the
     crossing code, the code at which the weighted sum exceeds Th.

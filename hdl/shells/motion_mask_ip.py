@@ -115,7 +115,7 @@ class MaskEngine(Composite):
 
 
 class MotionMaskIp(wiring.Component):
-    """A motion mask behind the registers `motion_mask_ip` of `hdl/shells/registers.rdl`.
+    """A motion mask behind registers, which `registers.rdl` describes.
 
     Software describes a coded frame in registers and gives START. The decoder's blocks come on a stream, in any order.
     The rows of the mask leave on another one, if the frame is taken: a bit for each visual token says whether to encode
@@ -131,14 +131,14 @@ class MotionMaskIp(wiring.Component):
 
     Members
     -------
-    s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
-    s_axis_b_* : AXI4-Stream, a block a beat: tdata `hdl.video.motion_mask.block_layout`, tlast the last of its frame
+    s_axi_* : AXI4-Lite subordinate, 32 bits: the registers
+    s_axis_b_* : AXI4-Stream, a block a beat: tdata place, size and vector, tlast the last of its frame
     m_axis_m_* : AXI4-Stream, a row of visual tokens a beat: tdata a bit a token, tuser all are kept, tlast the last row
     irq : Out(1) : level, high while an enabled interrupt is pending
 
-    Latency: the frame enters the unit in the first cycle of START's response; then that of
-    `hdl.video.motion_mask.MotionMask`.
-    Throughput: that of `hdl.video.motion_mask.MotionMask`, and an access of registers a frame.
+    Latency: the unit takes the frame in the first cycle of START's response. 3 cycles from the frame's last block to
+    its first row; 2 from the frame to its first row if it has no block; more at a frame of another size.
+    Throughput: a block a cycle, a row a cycle, and some accesses of registers a frame.
     Raises: `ParamError` from `MaskParams`.
     Source: CodecSight section 3.3; registers are this project's own.
     """

@@ -1,8 +1,16 @@
 /* Checkpoints of contexts: save a context, and let it continue in another context, block of memory or device.
  *
  * Memory holds everything that the block knows of a context. A checkpoint holds the same bytes in a form that does not
- * depend on where they lie; golden/retrieval/checkpoint.py has its format. Arrays of your programs, such as sums of
- * keys, are yours to save. A stream has a context for each layer, or for each head group of a layer: save them all.
+ * depend on where they lie. Arrays of your programs, such as sums of keys, are yours to save. A stream has a context for
+ * each layer, or for each head group of a layer: save them all.
+ *
+ * In this order, all little-endian:
+ *   header    four words of 32 bits: checksum of the layout, bytes of an entry, number of clusters, number of blocks.
+ *             With a home of 4 bits a number, the upper 8 bits of the second word are the group
+ *   PLACE     the item, as in memory, with its check bits
+ *   RING      an item for each slot of the ring that holds an entry
+ *   HASH, COUNT, ROW   an item for each cluster. The blocks of ROW are numbered from 0 on in the order of the clusters
+ *   entries   those in the ring, by slot; then those at home as they lie there, by cluster and slot
  */
 #ifndef OPENVREX_CHECKPOINT_H
 #define OPENVREX_CHECKPOINT_H
