@@ -11,6 +11,7 @@ import numpy as np
 
 from golden.function_params import check
 from golden.policies.blocks import Block, Shape
+from golden.policies.codecsight_policy import CodecSightPolicy
 from golden.policies.hybrid import HybridParams
 from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import Run
@@ -91,9 +92,18 @@ def branch_of(entry: Entry) -> StateSpaceParams | None:
     return p.state if isinstance(p, HybridParams) and p.ssm != "disabled" else None
 
 
-def decide(entry: Entry, shape: Shape, blocks: Iterable[Block]) -> list[Decision]:
-    """The decisions of a fresh policy for a stream. A history branch plays no part in them."""
+def decide(
+    entry: Entry, shape: Shape, blocks: Iterable[Block], masks: Iterable[np.ndarray] | None = None
+) -> list[Decision]:
+    """The decisions of a fresh policy for a stream. A history branch plays no part in them.
+
+    masks : tokens of CodecSight's frames with codec data, bool [g, g] each, in place of its own pruner's
+    """
     if branch_of(entry):
         entry = replace(entry, params=replace(entry.params, ssm="disabled"))
-    decider = Decider(entry.build(shape))
+    policy = entry.build(shape)
+    if masks is not None and isinstance(policy, CodecSightPolicy):
+        given = iter(masks)
+        policy.pruner = lambda frame: next(given)
+    decider = Decider(policy)
     return [decider.step(block) for block in blocks]
