@@ -145,6 +145,7 @@ class Scenario:
                 "home_base": self.home_base,
                 "table_base": self.table_base,
                 "blocks": self.p.kvmu.blocks,
+                "contexts": self.model.kv.n_ctx,
             },
             "latency": latency,
             "idle": idle,

@@ -584,6 +584,8 @@ class Config(ctypes.Structure):
         ("home_base", ctypes.c_uint64),
         ("table_base", ctypes.c_uint64),
         ("blocks", ctypes.c_uint32),
+        ("contexts", ctypes.c_uint32),
+        ("watchdog", ctypes.c_uint32),
     ]
 
 
@@ -631,7 +633,9 @@ def test_the_driver_refuses_what_cannot_be(library):
     bus.init()
     limit = {"th_hd": 1 << params("core_ip").dre.hcu.distance_bits, "ratio": 65537}
     limit |= dict.fromkeys(("device_base", "home_base", "table_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
-    wrong = [*limit.items(), ("table_base", 2048), ("blocks", 0), ("blocks", params("core_ip").dre.kvmu.blocks + 1)]
+    limit |= {"contexts": params("core_ip").dre.kvmu.n_ctx + 1, "blocks": params("core_ip").dre.kvmu.blocks + 1}
+    word = params("core_ip").core_format().word_bytes
+    wrong = [*limit.items(), ("table_base", 2048), ("blocks", 0), ("device_base", word // 2), ("home_base", word - 1)]
     bus.log.clear()
     for name, value in wrong:
         assert bus.call("configure", ctypes.byref(Config(**{"blocks": 1} | {name: value}))) == CODES["RANGE"], name
@@ -784,7 +788,7 @@ class Frames:
         p = ports(self.h)
         lines = [*before, "read before.bin"]
         bases = " ".join(f"{p[name]:#x}" for name in ("device_base", "home_base", "table_base"))
-        lines += [f"configure {p['th_hd']} {p['ratio']} {bases} {p['blocks']}"]
+        lines += [f"configure {p['th_hd']} {p['ratio']} {bases} {p['blocks']} {p['contexts']}"]
         for k, one in enumerate(runs):
             lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
             lines += loads(self.script.programs[one["program"]], one["registers"])
@@ -897,7 +901,7 @@ WRONG = [
     ("result == OPENVREX_OK && openvrex_poll(device).code > OPENVREX_CODE_DONE", "0", True),
     ("i < instructions * OPENVREX_WORDS;", "i < (instructions - 1) * OPENVREX_WORDS;", True),
     ("AT(device_base), config->device_base", "AT(device_base), config->home_base", False),
-    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", False),
+    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", True),
     ("AT(table_base), config->table_base", "AT(table_base), config->home_base", False),
     ("+ 8 * number", "+ 8 * (number ^ 1)", False),
     ("CORE_IP__CONTROL__RESET_bm", "0", True),
