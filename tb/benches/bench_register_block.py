@@ -284,6 +284,7 @@ async def cycles(dut):
 async def after_reset(dut):
     """An IP block as it leaves reset: words at `reads`, then words at `writes` after all ones were written there.
 
+    writes : [[address, the greatest value if there is a limit, which is then written behind the ones]]
     inputs : ports that stay low
     resets : address and bit that says whether the reset is still in progress
     """
@@ -296,7 +297,13 @@ async def after_reset(dut):
     while (await regs.word(address))[0] >> bit & 1:
         pass
     reads = [await regs.word(address) for address in c["reads"]]
-    for address in c["writes"]:
-        assert await regs.put(address, 0xFFFFFFFF) == AxiResp.OKAY, f"write to {address:#x}"
-    ones = [(await regs.word(address))[0] for address in c["writes"]]
+    for address, most in c["writes"]:
+        answer = AxiResp.OKAY if most is None else AxiResp.SLVERR
+        before = await regs.word(address)
+        for value in (0xFFFFFFFF, *(() if most is None else (most + 1,))):
+            assert await regs.put(address, value) == answer, f"write of {value:#x} to {address:#x}"
+        if most is not None:
+            assert await regs.word(address) == before, f"a value beyond its limit is stored at {address:#x}"
+            assert await regs.put(address, most) == AxiResp.OKAY, f"write to {address:#x}"
+    ones = [(await regs.word(address))[0] for address, _ in c["writes"]]
     result({"reads": [(value, int(resp)) for value, resp in reads], "ones": ones})

@@ -17,7 +17,7 @@ from golden.retrieval.table_layout import Item, TableLayout
 from hdl.params import CoreParams, override, preset
 from hdl.shells.register_block import address_map
 from ip.address_map import header
-from ip.package import HERE
+from ip.software import HERE
 from ip.table_header import table_header
 from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
