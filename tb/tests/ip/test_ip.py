@@ -1041,7 +1041,7 @@ def test_a_swapped_reset_is_noticed(tmp_path):
         ("run fast", "line 1: 'run fast' is no command"),
         ("register 16 1", "line 1: 'register 16 1' is no command"),
         ("write 0x100000 00", "address beyond the memory"),
-        ("configure 4 65537 0 0 0 1", "configure gives -4"),
+        ("configure 4 65537 0 0 0 1 1", "configure gives -4"),
         ("counter 0x1c", "read of register 0x1c: error response 2"),
         ("read nowhere.bin", "nowhere.bin: cannot be read"),
     ],
