@@ -32,9 +32,11 @@ def fault_layout() -> data.StructLayout:
     """Pulses of the engines' faults.
 
     bus : an error response · range : an address outside a scratchpad or off the grid · semaphore : one above 255 ·
-    full : no free block · memory : a word of a memory that its check bits cannot correct
+    full : no free block · memory : a word of a memory that its check bits cannot correct · length : a row of scores
+    that its context lacks · timeout : the host's watchdog
     """
-    return data.StructLayout({"bus": 1, "range": 1, "semaphore": 1, "full": 1, "memory": 1})
+    names = ("bus", "range", "semaphore", "full", "memory", "length", "timeout")
+    return data.StructLayout(dict.fromkeys(names, 1))
 
 
 def done_layout() -> data.StructLayout:

@@ -96,7 +96,7 @@ class CoreHost:
             entry_bytes=size,
             boundary=boundary,
             kv4_group=kv4_group,
-            n_ctx=n_ctx,
+            n_ctx=contexts,
             device_base=self.device_base,
             home_base=self.home_base,
         )

@@ -60,7 +60,7 @@ class Core(Lxe):
             reason = (
                 f"but context {dre.ctx} had {len(dre.counts)} clusters at the last SWITCH: let a SWITCH stand before"
             )
-            raise i.error(f"sends a row of {len(codes)} score codes, {reason}")
+            raise i.error(f"sends a row of {len(codes)} score codes, {reason}", Status.LENGTH)
         if self._read and not (np.array_equal(self._read[0][0], codes) and self._read[0][1] == last):
             raise i.error(
                 f"sends another row, but the WTU has read the one before {len(self._read)} times: send it again"
@@ -176,5 +176,5 @@ class Core(Lxe):
 
     def _context(self, i: Issue) -> int:
         if i.addr >= self.dre.kv.n_ctx:
-            raise i.error(f"names context {i.addr}: must be below n_ctx = {self.dre.kv.n_ctx}", Status.RANGE)
+            raise i.error(f"names context {i.addr}: memory has tables for {self.dre.kv.n_ctx}", Status.RANGE)
         return i.addr

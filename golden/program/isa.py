@@ -178,6 +178,8 @@ class Status(IntEnum):
     SEMAPHORE = 7  # a semaphore counted above 255
     FULL = 8  # the KVMU has no free block for an entry, or a FETCH has no room for its entries
     MEMORY = 9  # a memory returned a word that its check bits cannot correct
+    LENGTH = 10  # a row of scores that does not have one code for each cluster of its context
+    TIMEOUT = 11  # it ran for more cycles than the host allows
 
 
 class Engine(IntFlag):

@@ -97,7 +97,7 @@ class SystemHost(SystemMap):
                 entry_bytes=self.entry_bytes,
                 boundary=boundary,
                 kv4_group=kv4_group,
-                n_ctx=n_ctx,
+                n_ctx=self.contexts,
                 device_base=self.device_bases[i],
                 home_base=self.home_bases[i],
             )

@@ -37,6 +37,7 @@ class SystemMap:
     more : names and bytes of further regions behind the layers' weights
 
     plans : [core][layer] · weights : addresses, [team][layer] · regions : all of memory
+    contexts : tables that memory has for each core
     table_bases, device_bases, home_bases : one for each core · more_bases : addresses of further regions by name
 
     Table g of layer k on a core is its context k * `shares.groups` + g.
@@ -57,7 +58,7 @@ class SystemMap:
         kv4_group: int = 0,
     ):
         self.shares, self.ahead, self.blocks = shares, ahead, blocks
-        contexts = layers * shares.groups
+        self.contexts = contexts = layers * shares.groups
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
         self.regions: list[Region] = []
         self._region("shared", shared_space(shares).size)

@@ -87,7 +87,7 @@ class _Context:
 
 
 class KvMap:
-    """The map of `n_ctx` contexts over one pool of `blocks` blocks.
+    """The map of `n_ctx` contexts, those that have memory, over one pool of `blocks` blocks.
 
     clusters : most clusters of a context
     block_slots : entries of a block

@@ -1,6 +1,6 @@
 """AXI4 of a core: layouts of its channels, bursts of rows of words, port names."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -188,6 +188,16 @@ def pass_ports(m: Module, outer: object, inner: object, members: dict[str, wirin
     for name, member in members.items():
         i, o = getattr(inner, name), getattr(outer, name)
         m.d.comb += o.eq(i) if member.flow == Out else i.eq(o)
+
+
+def pass_manager(
+    m: Module, outer: object, inner: object, p: CoreParams, prefix: str, prot: ValueLike, cache: ValueLike
+) -> None:
+    """Connects a manager's ports to those of the component around it, with these attributes instead of its own."""
+    own = {f"{prefix}{x}{name}": value for x in ("ar", "aw") for name, value in (("prot", prot), ("cache", cache))}
+    members = port_members(p, prefix)
+    pass_ports(m, outer, inner, {name: member for name, member in members.items() if name not in own})
+    m.d.comb += [getattr(outer, name).eq(value) for name, value in own.items()]
 
 
 def connect_ports(

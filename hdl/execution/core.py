@@ -29,8 +29,9 @@ class Core(Composite):
     has an AXI4 port of its own, so that its copies run beside the loads of the LXE; so has the DRE for its tables, so
     that they wait for neither.
 
-    Corner cases: a fault of the retriever or of the table port, or a word that the check bits of a memory cannot
-    correct, ends the program as a fault of the LXE does.
+    Corner cases: a fault of the retriever or of the table port, a key or row of scores that the DRE refuses, or a word
+    that the check bits of a memory cannot correct, ends the program as a fault of the LXE does. It also changes the
+    status of a program that has just ended.
 
     Parameters
     ----------
@@ -41,8 +42,9 @@ class Core(Composite):
     host, status : as in `hdl.execution.lxe.Lxe`
     m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
     t_axi_* : of the DRE's tables
-    th_hd, ratio, device_base, home_base, table_base, blocks : In : as in `hdl.retrieval.dre.Dre`; keep them stable
-        while a program runs
+    th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`; keep them
+        stable while a program runs
+    timeout : In(1) : pulse: end the program with status TIMEOUT
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: that of the program and of the engines that it waits for.
@@ -67,6 +69,8 @@ class Core(Composite):
                 "home_base": In(k.addr_bits),
                 "table_base": In(ADDR_BITS),
                 "blocks": In(bits_for(k.blocks + 1)),
+                "contexts": In(bits_for(k.n_ctx + 1)),
+                "timeout": In(1),
                 **error_members(*protects(p)),
             },
         )
@@ -96,7 +100,9 @@ class Core(Composite):
             lxe.busy.eq(retriever.busy | dre.busy),
             lxe.set.eq(retriever.set),
             lxe.fault.bus.eq(retriever.fault.bus | dre.bus_error),
-            lxe.fault.range.eq(retriever.fault.range),
+            lxe.fault.range.eq(retriever.fault.range | dre.refused.range),
+            lxe.length.eq(dre.refused.length),
+            lxe.timeout.eq(self.timeout),
             lxe.fault.full.eq(retriever.fault.full),
             retriever.stop.eq(lxe.stop),
             dre.stop.eq(lxe.stop),

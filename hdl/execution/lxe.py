@@ -83,6 +83,8 @@ class Lxe(Composite):
                 "d": Out(stream.Signature(dre_layout(p))),
                 "stop": Out(1),
                 "memory": In(1),
+                "length": In(1),
+                "timeout": In(1),
                 **error_members(p.lxe.protect, p.dpe.protect, p.vpe.protect),
             },
         )
@@ -147,6 +149,8 @@ class Lxe(Composite):
                 loader.fault.range | storer.fault.range | multiplier.fault | dpe.overrun | self.fault.range
             ),
             sequencer.fault.full.eq(self.fault.full),
+            sequencer.fault.length.eq(self.length),
+            sequencer.fault.timeout.eq(self.timeout),
             sequencer.fault.memory.eq(self.memory | (self.error[1] if hasattr(self, "error") else 0)),
         ]
 

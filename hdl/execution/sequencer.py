@@ -52,9 +52,9 @@ class Sequencer(Unit):
     of the innermost LOOP; an address behind the program memory. RANGE: a count that does not fit its field (a LOOP's:
     16 bits as it is), a word of no bank, a `keep` of no lane, a `swap` that the VPE's field does not hold; the engines
     check what depends on the scratchpads. DEADLOCK: no stream moved and no instruction was executed for `WATCHDOG`
-    cycles while nothing was outstanding. Of faults in one cycle the status tells MEMORY, else BUS, RANGE, SEMAPHORE,
-    FULL, OPCODE, DEADLOCK. `pc` is that of the bad instruction, which does nothing. Without a bad one it is that of the
-    instruction being executed or put into its queue, or of the last one.
+    cycles while nothing was outstanding. Of faults in one cycle the status tells MEMORY, else BUS, RANGE, LENGTH,
+    SEMAPHORE, FULL, OPCODE, DEADLOCK, TIMEOUT. `pc` is that of the bad instruction, which does nothing. Without a bad
+    one it is that of the instruction being executed or put into its queue, or of the last one.
 
     Corner cases: nothing is out of range where `skip` is set. A VECTOR with `skip` is handed over, too: its taker drops
     it. A stream on offer stays on offer after a fault. A LOOP with a count of 0 skips to behind its END.
@@ -388,6 +388,8 @@ class Sequencer(Unit):
                 m.d.sync += code.eq(Status.BUS)
             with m.Elif(self.fault.range | (running & now.valid3 & now.outside)):
                 m.d.sync += code.eq(Status.RANGE)
+            with m.Elif(self.fault.length):
+                m.d.sync += code.eq(Status.LENGTH)
             with m.Elif(self.fault.semaphore | semaphores.overflow):
                 m.d.sync += code.eq(Status.SEMAPHORE)
             with m.Elif(self.fault.full):
@@ -396,6 +398,8 @@ class Sequencer(Unit):
                 m.d.sync += code.eq(Status.OPCODE)
             with m.Elif(running & (quiet == self.WATCHDOG)):
                 m.d.sync += code.eq(Status.DEADLOCK)
+            with m.Elif(self.fault.timeout):
+                m.d.sync += code.eq(Status.TIMEOUT)
         m.d.comb += [
             self.status.code.eq(code),
             self.status.pc.eq(now.pc3),

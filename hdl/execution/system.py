@@ -44,7 +44,8 @@ class System(Composite):
         a START for a core that runs holds up all requests behind it: read `status` first. A request for a core that
         does not exist is dropped
     status : Out(array of cores of `hdl.instruction_layouts.status_layout`) : status of each core
-    th_hd, ratio, device_base, home_base, table_base, blocks : In(arrays of cores) : as in `hdl.execution.core.Core`
+    th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In(arrays of cores) : as in
+        `hdl.execution.core.Core`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 3 i for the LXE of core i, 3 i + 1 for its retriever,
         3 i + 2 for its tables
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
@@ -75,6 +76,7 @@ class System(Composite):
                 "home_base": In(each(k.addr_bits)),
                 "table_base": In(each(ADDR_BITS)),
                 "blocks": In(each(bits_for(k.blocks + 1))),
+                "contexts": In(each(bits_for(k.n_ctx + 1))),
                 "perf_core": In(bits_for(p.cores)),
                 "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
                 "perf_value": Out(32),

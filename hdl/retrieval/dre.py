@@ -15,17 +15,18 @@ from hdl.retrieval.hcu import Hcu
 from hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
 from hdl.retrieval.kvmu import Kvmu
 from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from hdl.retrieval.row_check import RowCheck, score_layout
 from hdl.retrieval.table_port import TablePort
 from hdl.retrieval.wtu import Wtu
-from hdl.retrieval.wtu_lanes import row_layout
 from hdl.unit import Composite
 
-SETTINGS = ("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks")  # inputs that the host sets
+# Inputs that the host sets.
+SETTINGS = ("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks", "contexts")
 
 
-def score_layout(p: WtuParams) -> data.StructLayout:
-    """A word of a row (`hdl.retrieval.wtu_lanes.row_layout`). `set_last`: in every word of a query block's last row."""
-    return data.StructLayout({"row": row_layout(p), "set_last": 1})
+def refused_layout() -> data.StructLayout:
+    """Why the DRE takes nothing more. `range`: a context that has no table. `length`: a row that its context lacks."""
+    return data.StructLayout({"range": 1, "length": 1})
 
 
 class Dre(Composite):
@@ -45,6 +46,11 @@ class Dre(Composite):
     Order: a SWITCH reads the counts with every key before it on `k`. The fetch of a set covers the entries that are at
     home when it reaches each cluster. To make it cover exactly those of the keys so far, offer further keys after the
     set's last burst.
+
+    Wrong input. A beat of `k` whose context is not below `contexts` stays on `k`, and so do all behind it, until a
+    reset. The same holds on `s` for a word that makes a row longer or shorter than its context
+    (`hdl.retrieval.row_check.RowCheck`). So no stream reaches memory outside the tables, rings and blocks of the
+    contexts that the host named.
 
     After a fault of the table port the DRE begins nothing more. While `stop` is high it begins no access to memory;
     once `busy` is low, a reset is safe for the bus. Tables in memory outlive a reset.
@@ -68,6 +74,8 @@ class Dre(Composite):
     w, x, b : Out : replies (one a beat of `k`), offloads and bursts, as in `Kvmu`
     device_base, home_base, blocks : In : as in `Kvmu`
     table_base : In(40) : first byte of the tables, a multiple of 4,096
+    contexts : In : contexts whose tables, rings and blocks have memory, 0 to n_ctx; keep it stable
+    refused : Out(`refused_layout`) : high while a beat of `k` or a word of `s` on offer is refused
     bus : Out(`hdl.bus.axi.manager_signature`) : AXI4 manager of the tables
     stop, busy, bus_error : as in `hdl.retrieval.table_port.TablePort`
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
@@ -97,6 +105,8 @@ class Dre(Composite):
                 "home_base": In(p.kvmu.addr_bits),
                 "blocks": In(bits_for(p.kvmu.blocks + 1)),
                 "table_base": In(ADDR_BITS),
+                "contexts": In(bits_for(p.kvmu.n_ctx + 1)),
+                "refused": Out(refused_layout()),
                 "bus": Out(manager_signature(p.table.bus_bytes)),
                 "stop": In(1),
                 "busy": Out(1),
@@ -129,7 +139,7 @@ class Dre(Composite):
             m.d.comb += wtu.ratio.eq(self.ratio)
             if p.wtu.budget:
                 m.d.comb += [wtu.budgeted.eq(self.budgeted), wtu.budget.eq(self.budget)]
-        wiring.connect(m, wiring.flipped(self.k), hcu.i)
+        self._check_contexts(m, hcu)
         for name in ("w", "x", "b"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(kvmu, name))
         m.d.comb += [
@@ -142,7 +152,7 @@ class Dre(Composite):
         rolls = self._share_counts(m, kvmu, wtus)
         # Rows go to the cores in turn. The fields that only the cluster set needs wait in `tags`, in row order.
         tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
-        self._give_rows(m, wtus, tags, rolls)
+        self._give_rows(m, self._check_rows(m, kvmu), wtus, tags, rolls)
         self._join_rows(m, wtus, tags, union, rolls)
         self._share_results(m, hcu, kvmu, ~tags.r_rdy & union.idle)
         self._list_set(m, union, kvmu)
@@ -150,6 +160,26 @@ class Dre(Composite):
         collect_errors(m, self, parts)
         self._pass_counters(m, {name: part for (name, _, _), part in zip(self.units(p), parts, strict=True)})
         return m
+
+    def _check_contexts(self, m: Module, hcu: Hcu) -> None:
+        """Gives the HCU the beats of `k`, but none of a context that has no table."""
+        m.d.comb += [
+            self.refused.range.eq(self.k.valid & (self.k.payload.ctx >= self.contexts)),
+            hcu.i.payload.eq(self.k.payload),
+            hcu.i.valid.eq(self.k.valid & ~self.refused.range),
+            self.k.ready.eq(hcu.i.ready & ~self.refused.range),
+        ]
+
+    def _check_rows(self, m: Module, kvmu: Kvmu) -> wiring.PureInterface:
+        """Returns the stream of the rows that are as long as the context of the last SWITCH has clusters."""
+        m.submodules.row_check = check = RowCheck(self.p.wtu)
+        wiring.connect(m, wiring.flipped(self.s), check.i)
+        m.d.comb += [
+            check.switches.eq(kvmu.a.valid & kvmu.a.ready & (kvmu.a.payload.op == SWITCH)),
+            check.clusters.eq(kvmu.a.payload.clusters),
+            self.refused.length.eq(check.refuses),
+        ]
+        return check.o
 
     def _reach_memory(self, m: Module, hcu: Hcu, kvmu: Kvmu, tables: TablePort) -> None:
         """Connects the units' clients to the table port, and the port to the bus."""
@@ -219,7 +249,9 @@ class Dre(Composite):
                 m.d.sync += rolls.eq(kvmu.a.payload.clusters > self.p.kvmu.counts)
         return rolls
 
-    def _give_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered, rolls: Signal) -> None:
+    def _give_rows(
+        self, m: Module, rows: wiring.PureInterface, wtus: list[Wtu], tags: SyncFIFOBuffered, rolls: Signal
+    ) -> None:
         """Sends all readings of a row to the core whose turn it is, and its tag into `tags` with its first word."""
         readings = self.p.wtu.readings
         tag_in = Signal(_tag_layout(self.p.wtu))
@@ -229,11 +261,11 @@ class Dre(Composite):
         first = Signal(init=1)  # the next word is the first of its row
         open_ = Signal()  # the word may go: its row's tag has a place
         row_moves = Signal()
-        row = self.s.payload.row
+        row = rows.payload.row
         m.d.comb += [
             open_.eq(~first | tags.w_rdy),
-            row_moves.eq(self.s.valid & self.s.ready),
-            tag_in.set_last.eq(self.s.payload.set_last),
+            row_moves.eq(rows.valid & rows.ready),
+            tag_in.set_last.eq(rows.payload.set_last),
             tags.w_data.eq(tag_in),
             tags.w_en.eq(row_moves & first),
             give.eq(Mux(rolls, 0, turn)),
@@ -245,9 +277,9 @@ class Dre(Composite):
         with m.Elif(row_moves):
             m.d.sync += first.eq(0)
         for i, wtu in enumerate(wtus):
-            m.d.comb += [wtu.i.payload.eq(row), wtu.i.valid.eq(self.s.valid & open_ & (give == i))]
+            m.d.comb += [wtu.i.payload.eq(row), wtu.i.valid.eq(rows.valid & open_ & (give == i))]
             with m.If(give == i):
-                m.d.comb += self.s.ready.eq(wtu.i.ready & open_)
+                m.d.comb += rows.ready.eq(wtu.i.ready & open_)
 
     def _join_rows(self, m: Module, wtus: list[Wtu], tags: SyncFIFOBuffered, union: ClusterSet, rolls: Signal) -> None:
         """Sends the selections to the cluster set, row by row in the order of their arrival."""

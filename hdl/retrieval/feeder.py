@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from golden.program.isa import StoreTo
 from hdl.instruction_layouts import dre_layout
 from hdl.params import CoreParams, bits_for
-from hdl.retrieval.dre import score_layout
 from hdl.retrieval.hcu_state import JOIN, token_layout
+from hdl.retrieval.row_check import score_layout
 from hdl.unit import Unit
 
 
@@ -35,7 +35,8 @@ class Feeder(Unit):
     d : In(stream of `hdl.instruction_layouts.dre_layout`) : words; a row of HASH has ceil(n_hp / lanes) words or more
     order : In(stream of `order_layout`) : CLEARs and SWITCHes
     k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, whose token is always 0; an order
-    s : Out(stream of `hdl.retrieval.dre.score_layout`) : scores; set_last is high in every word of a block's last row
+    s : Out(stream of `hdl.retrieval.row_check.score_layout`) : scores; set_last is high in every word of a block's
+        last row
     perf : Out(struct of 32-bit counters) : tokens, orders, rows (of scores), words (of scores)
 
     Latency: 1 cycle from a row's last word of HASH, or an order, to its beat on `k`; from a word of SCORE to its first

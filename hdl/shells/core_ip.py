@@ -7,13 +7,14 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from golden.program.isa import WORD_BITS, Status
-from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports, port_members
+from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
 from hdl.execution.core import Core
 from hdl.instruction_layouts import PROGRAM, REGISTER, START
 from hdl.params import CoreParams, reset_cycles
 from hdl.reset import with_reset
 from hdl.retrieval.dre import SETTINGS
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from hdl.shells.watchdog import watchdog
 
 
 class CoreIp(wiring.Component):
@@ -76,16 +77,18 @@ class CoreIp(wiring.Component):
         i, o, status = registers.i, registers.o, core.status
         running = Signal()
         was_running = Signal()
+        was_fault = Signal()
         m.d.comb += [running.eq(status.code == Status.RUNNING), may_reset.eq(~running & ~status.bus)]
-        m.d.sync += was_running.eq(running)
+        m.d.sync += [was_running.eq(running), was_fault.eq(status.code >= Status.OPCODE)]
         m.d.comb += [
             i["status.code"].eq(status.code),
             i["status.engines"].eq(status.engines),
             i["status.bus"].eq(status.bus),
             i["status.pc"].eq(status.pc),
             i["status.resets"].eq(resets),
-            i["irq.done"].eq(was_running & (status.code == Status.DONE)),
-            i["irq.fault"].eq(was_running & (status.code >= Status.OPCODE)),
+            i["irq.done"].eq(o["irq_test.done"] | (was_running & (status.code == Status.DONE))),
+            i["irq.fault"].eq(o["irq_test.fault"] | (~was_fault & (status.code >= Status.OPCODE))),
+            core.timeout.eq(watchdog(m, o["watchdog.value"], running)),
             self.irq.eq(registers.irq),
             *(getattr(core, n).eq(joined(o, n)) for n in SETTINGS),
             *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
@@ -125,5 +128,5 @@ class CoreIp(wiring.Component):
 
         pass_ports(m, self, registers, lite_members(registers.address_bits))
         for prefix in (PREFIX, HOST_PREFIX, TABLE_PREFIX):
-            pass_ports(m, self, core, port_members(p, prefix))
+            pass_manager(m, self, core, p, prefix, o["axi.prot"], o["axi.cache"])
         return m

@@ -7,16 +7,18 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.program.isa import ADDR_BITS, Status
-from hdl.bus.axi import TABLE_PREFIX, connect_ports, pass_ports, port_members
+from hdl.bus.axi import PREFIX, TABLE_PREFIX, connect_ports, pass_manager, pass_ports, port_members
 from hdl.bus.manager_port import Slice
 from hdl.instruction_layouts import retrieve_layout
 from hdl.memory import collect_errors
+from hdl.named import comb
 from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
 from hdl.reset import with_reset
 from hdl.retrieval.dre import SETTINGS, Dre
 from hdl.retrieval.hcu_state import JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
 from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from hdl.shells.watchdog import watchdog
 from hdl.unit import Composite
 
 RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets
@@ -29,8 +31,11 @@ def key_layout(p: HcuParams) -> data.StructLayout:
 
 
 def scores_layout(p: WtuParams) -> data.StructLayout:
-    """tuser of scores. `keep`: highest lane in use, of a row's last word. `set_last`: last row of its query block."""
-    return data.StructLayout({"keep": bits_for(p.n_w), "set_last": 1})
+    """tuser of scores. `keep`: highest lane in use, of a row's last word. `set_last`: last row of its query block.
+
+    `begins`: first word of a row, in the first of its readings only.
+    """
+    return data.StructLayout({"keep": bits_for(p.n_w), "set_last": 1, "begins": 1})
 
 
 def stream_members(p: CoreParams) -> dict[str, wiring.Member]:
@@ -58,10 +63,12 @@ class CommandEngine(Composite):
     -------
     start : In(1), command : In(`hdl.instruction_layouts.retrieve_layout`) : a command begins, unless one
         runs or after a fault; keep it stable while it runs
-    code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS, FULL or MEMORY until a reset
+    code : Out(4) : `golden.program.isa.Status`: IDLE, RUNNING, DONE, and RANGE, BUS, FULL, MEMORY, LENGTH or TIMEOUT
+        until a reset
     result, count : Out(40) : results of the last command
     stop : In(1) : begin nothing, finish what has begun · busy : Out(1) : a burst is in flight
-    th_hd, ratio, device_base, home_base, table_base, blocks : In : as in `hdl.retrieval.dre.Dre`
+    th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`
+    timeout : In(1) : pulse: end the command with TIMEOUT
     s_axis_k_*, s_axis_s_*, m_axi_*, t_axi_* : as in `DreIp`
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
@@ -89,6 +96,8 @@ class CommandEngine(Composite):
                 "home_base": In(k.addr_bits),
                 "table_base": In(ADDR_BITS),
                 "blocks": In(bits_for(k.blocks + 1)),
+                "contexts": In(bits_for(k.n_ctx + 1)),
+                "timeout": In(1),
                 **stream_members(p),
                 **port_members(p),
                 **port_members(p, TABLE_PREFIX),
@@ -113,14 +122,16 @@ class CommandEngine(Composite):
         connect_ports(m, p, self, retriever.bus, retriever.bus)
         connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
 
+        code = Signal(Status)
+        drops = comb(m, "drops", code >= Status.OPCODE)  # nothing that a stream brings counts any more
         # Keys; an order goes before the next key.
         m.submodules.keys = keys = Slice(token_layout(p.dre.hcu))
         wiring.connect(m, keys.o, dre.k)
         order, key, user = retriever.order, keys.i.payload, self.s_axis_k_tuser
         m.d.comb += [
-            keys.i.valid.eq(order.valid | self.s_axis_k_tvalid),
+            keys.i.valid.eq(order.valid | (self.s_axis_k_tvalid & ~drops)),
             order.ready.eq(keys.i.ready),
-            self.s_axis_k_tready.eq(keys.i.ready & ~order.valid),
+            self.s_axis_k_tready.eq(drops | (keys.i.ready & ~order.valid)),
             key.op.eq(Mux(order.valid, order.payload.op, JOIN)),
             key.ctx.eq(Mux(order.valid, order.payload.ctx, user.ctx)),
             key.token.eq(user.token),
@@ -130,9 +141,10 @@ class CommandEngine(Composite):
         m.submodules.rows = rows = Slice(dre.s.payload.shape())
         wiring.connect(m, rows.o, dre.s)
         row, user = rows.i.payload.row, self.s_axis_s_tuser
+        refused = self._count_readings(m)
         m.d.comb += [
-            rows.i.valid.eq(self.s_axis_s_tvalid),
-            self.s_axis_s_tready.eq(rows.i.ready),
+            rows.i.valid.eq(self.s_axis_s_tvalid & ~refused & ~drops),
+            self.s_axis_s_tready.eq(drops | (rows.i.ready & ~refused)),
             rows.i.payload.set_last.eq(user.set_last),
             row.keep.eq(user.keep),
             row.last.eq(self.s_axis_s_tlast),
@@ -141,7 +153,6 @@ class CommandEngine(Composite):
 
         collect_errors(m, self, [dre, retriever])
         # The command.
-        code = Signal(Status)
         offered = Signal()
         begins = Signal()
         m.d.comb += [
@@ -159,17 +170,41 @@ class CommandEngine(Composite):
             m.d.sync += [offered.eq(1), code.eq(Status.RUNNING)]
         with m.If(retriever.done.valid):
             m.d.sync += code.eq(Status.DONE)
-        with m.If(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()):
-            m.d.sync += code.eq(Status.MEMORY)
-        for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
-            with m.If(retriever.fault[name] | (dre.bus_error if name == "bus" else 0)):
-                m.d.sync += code.eq(status)
+        wrong = Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()
+        faults = {  # of several in a cycle the last one is told; the first of all stays until a reset
+            Status.TIMEOUT: self.timeout,
+            Status.MEMORY: wrong,
+            Status.FULL: retriever.fault.full,
+            Status.LENGTH: dre.refused.length | refused,
+            Status.RANGE: retriever.fault.range | dre.refused.range,
+            Status.BUS: retriever.fault.bus | dre.bus_error,
+        }
+        with m.If(~drops):
+            for status, fault in faults.items():
+                with m.If(fault):
+                    m.d.sync += code.eq(status)
         with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
             m.d.sync += self.result.eq(retriever.set.data)
         with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
             m.d.sync += self.count.eq(retriever.set.data)
         self._pass_counters(m, {"dre": dre, "retriever": retriever})
         return m
+
+    def _count_readings(self, m: Module) -> Signal:
+        """Whether the word of scores on offer is refused: it begins a row before the last reading of the one before, or
+        goes on with one that has had all its readings.
+        """
+        readings = self.p.dre.wtu.readings
+        reading = Signal(range(max(2, readings)))  # number of the reading
+        inside = Signal()  # it has had a word
+        refused = Signal()
+        user, moves = self.s_axis_s_tuser, self.s_axis_s_tvalid & self.s_axis_s_tready
+        m.d.comb += refused.eq(self.s_axis_s_tvalid & (user.begins != ((reading == 0) & ~inside)))
+        with m.If(moves):
+            m.d.sync += inside.eq(~self.s_axis_s_tlast)
+            with m.If(self.s_axis_s_tlast):
+                m.d.sync += reading.eq(Mux(reading == readings - 1, 0, reading + 1))
+        return refused
 
 
 class DreIp(wiring.Component):
@@ -235,7 +270,8 @@ class DreIp(wiring.Component):
         count_errors(m, registers, engine, resets)
         was_running = Signal()
         running = Signal()
-        m.d.sync += was_running.eq(running)
+        was_fault = Signal()
+        m.d.sync += [was_running.eq(running), was_fault.eq(engine.code >= Status.OPCODE)]
         m.d.comb += [
             running.eq(engine.code == Status.RUNNING),
             engine.stop.eq(resets),
@@ -251,13 +287,16 @@ class DreIp(wiring.Component):
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),
             i["status.resets"].eq(resets),
-            i["irq.done"].eq(was_running & (engine.code == Status.DONE)),
-            i["irq.fault"].eq(was_running & (engine.code >= Status.OPCODE)),
+            i["irq.done"].eq(o["irq_test.done"] | (was_running & (engine.code == Status.DONE))),
+            i["irq.fault"].eq(o["irq_test.fault"] | (~was_fault & (engine.code >= Status.OPCODE))),
+            engine.timeout.eq(watchdog(m, o["watchdog.value"], running)),
             joined(i, "result").eq(engine.result),
             joined(i, "count").eq(engine.count),
             self.irq.eq(registers.irq),
             *(i[f"perf.{name}.value"].eq(engine.perf[name]) for name in self.counters()),
         ]
         pass_ports(m, self, registers, lite_members(registers.address_bits))
-        pass_ports(m, self, engine, stream_members(p) | port_members(p) | port_members(p, TABLE_PREFIX))
+        pass_ports(m, self, engine, stream_members(p))
+        for prefix in (PREFIX, TABLE_PREFIX):
+            pass_manager(m, self, engine, p, prefix, o["axi.prot"], o["axi.cache"])
         return m

@@ -19,6 +19,7 @@ from systemrdl import RDLCompiler
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 
 from hdl.header import VERSION
+from hdl.named import comb
 from hdl.params import CoreParams, MaskParams, bits_for
 from hdl.video.motion_mask import frame_layout
 
@@ -53,8 +54,10 @@ def _core_numbers(p: CoreParams) -> dict[str, int]:
     return {
         **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
         **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
+        **{"HD_MOST": d.hcu.n_hp + 1, "HD_RESET": min(7, d.hcu.n_hp + 1), "CONTEXT_BITS": bits_for(d.hcu.n_ctx + 1)},
         **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
         **{"I_DEPTH": p.lxe.i_depth, "WORD_BYTES": p.core_format().word_bytes},
+        **{"WORD_ZEROS": p.core_format().word_bytes.bit_length() - 1},
     }
 
 
@@ -100,8 +103,11 @@ class RegisterBlock(wiring.Component):
     (sw = rw), a pulse that software gives (singlepulse), an interrupt that stays until software writes a one (intr). A
     memory (external mem, sw = w) is a window that passes writes on, whole words only.
 
-    Corner cases: an access outside of all registers, and a part of a word to a window, give SLVERR. An interrupt that
-    comes while software clears it is not lost.
+    A value may have limits (`least`, `most`), and low bits that stay zero (`zeros`). A write that would leave it
+    outside its limits changes nothing.
+
+    Corner cases: an access outside of all registers, a value outside its limits, and a part of a word to a window, give
+    SLVERR. An interrupt that comes while software clears it is not lost.
 
     Parameters
     ----------
@@ -196,9 +202,11 @@ class RegisterBlock(wiring.Component):
             for where, reg, first in self._words():
                 if reg.has_sw_writable:
                     with m.Case(where):
-                        m.d.comb += fails.eq(0)
-                        with m.If(goes):
-                            for field in filter(lambda f: f.is_sw_writable, reg.fields()):
+                        fields = [f for f in reg.fields() if f.is_sw_writable]
+                        legal = self._legal(m, store, fields, word, mask)
+                        m.d.comb += fails.eq(~legal)
+                        with m.If(goes & legal):
+                            for field in fields:
                                 self._write(m, store[field.get_path()], field, first, word, mask)
         with m.Switch(place):
             for where, reg, first in self._words():
@@ -254,9 +262,23 @@ class RegisterBlock(wiring.Component):
             for i in range(reg.size * 8 // _BITS):
                 yield reg.absolute_address // 4 + i, reg, _BITS * i
 
+    def _legal(self, m: Module, store: dict[str, Signal], fields: list[FieldNode], word: Signal, mask: Signal) -> Value:
+        """Whether the fields of a register stay within their limits. Bits above a limited field must be zero."""
+        legal: list[Value] = []
+        for field in fields:
+            least, most = field.get_property("least", default=None), field.get_property("most", default=None)
+            if least is None and most is None:
+                continue
+            name = self._names[field.get_path()].replace(".", "_")
+            new = comb(m, f"{name}_new", (word & mask) | (store[field.get_path()] & ~mask[: field.width]), _BITS)
+            legal += [] if least is None else [new >= least]
+            legal += [] if most is None else [new <= most]
+        return Cat(legal).all() if legal else Const(1, 1)
+
     def _write(self, m: Module, target: Signal, field: FieldNode, first: int, word: Signal, mask: Signal) -> None:
         """Writes the part of a field that stands in a word, which begins at bit `first` of its register."""
-        low, high = max(field.low, first), min(field.high + 1, first + _BITS)
+        zeros = field.get_property("zeros", default=0)
+        low, high = max(field.low + zeros, first), min(field.high + 1, first + _BITS)
         if low < high:
             part, at = target[low - field.low : high - field.low], slice(low - first, high - first)
             new = part & ~word[at] if kind_of(field) == "interrupt" else word[at]
@@ -264,7 +286,14 @@ class RegisterBlock(wiring.Component):
 
 
 def kind_of(field: FieldNode) -> str:
-    """The kind of a field, as in `RegisterBlock`. Raises `ValueError` for any other field."""
+    """The kind of a field, as in `RegisterBlock`. Raises `ValueError` for any other field.
+
+    A field with limits is a value that fits one access, and begins its register.
+    """
+    if any(field.get_property(name, default=None) is not None for name in ("least", "most")):
+        place = field.low or field.parent.size * 8 > _BITS or field.get_property("sw").name != "rw"
+        if place or len(field.parent.fields()) > 1:
+            raise ValueError(f"{field.get_path()}: has limits, so it must be a value alone in 32 bits")
     sw, hw = field.get_property("sw").name, field.get_property("hw").name
     onwrite = field.get_property("onwrite")
     if field.low // _BITS != field.high // _BITS:
@@ -290,8 +319,8 @@ def count_errors(m: Module, registers: RegisterBlock, unit: wiring.Component, re
         m.d.comb += registers.i[f"protection.{name}.value"].eq(counted)
         if hasattr(unit, "error"):
             m.d.sync += counted.eq(Mux(reset, 0, counted + unit.error[k]))
-    if hasattr(unit, "error"):
-        m.d.comb += registers.i["irq.corrected"].eq(unit.error[0])
+    corrects = unit.error[0] if hasattr(unit, "error") else 0
+    m.d.comb += registers.i["irq.corrected"].eq(registers.o["irq_test.corrected"] | corrects)
 
 
 def lite_members(address_bits: int) -> dict[str, wiring.Member]:

@@ -56,25 +56,37 @@ enum openvrex_result openvrex_quiet(const struct openvrex *device)
 
 enum openvrex_result openvrex_configure(const struct openvrex *device, const struct openvrex_config *config)
 {
+    const uint32_t word = CORE_IP__IDENTITY__WORD_BYTES__VALUE_reset;
     if (config->th_hd > CORE_IP__TH_HD__VALUE_bm || config->ratio > 65536u
         || config->device_base > ADDRESSES || config->home_base > ADDRESSES
         || config->table_base > ADDRESSES || config->table_base % 4096u
-        || config->blocks < 1 || config->blocks > CORE_IP__BLOCKS__VALUE_reset)
+        || config->device_base % word || config->home_base % word
+        || config->blocks < 1 || config->blocks > CORE_IP__BLOCKS__VALUE_reset
+        || config->contexts > CORE_IP__CONTEXTS__VALUE_reset)
         return OPENVREX_RANGE;
     if (openvrex_quiet(device) != OPENVREX_OK)
         return OPENVREX_BUSY;
     put(device, AT(th_hd), config->th_hd);
+    if (openvrex_read(device, AT(th_hd)) != config->th_hd) /* more than the hash bits + 1: the block keeps the old one */
+        return OPENVREX_RANGE;
     put(device, AT(ratio), config->ratio);
     openvrex_write_wide(device, AT(device_base), config->device_base);
     openvrex_write_wide(device, AT(home_base), config->home_base);
     openvrex_write_wide(device, AT(table_base), config->table_base);
     put(device, AT(blocks), config->blocks);
+    put(device, AT(contexts), config->contexts);
+    put(device, AT(watchdog), config->watchdog);
     return OPENVREX_OK;
 }
 
 void openvrex_enable(const struct openvrex *device, uint32_t events)
 {
     put(device, AT(irq_enable), events & (OPENVREX_DONE | OPENVREX_FAULTED | OPENVREX_CORRECTED));
+}
+
+void openvrex_raise(const struct openvrex *device, uint32_t events)
+{
+    put(device, AT(irq_test), events & (OPENVREX_DONE | OPENVREX_FAULTED | OPENVREX_CORRECTED));
 }
 
 struct openvrex_status openvrex_poll(const struct openvrex *device)

@@ -47,7 +47,9 @@ enum openvrex_code {
     OPENVREX_CODE_BUS = 6,
     OPENVREX_CODE_SEMAPHORE = 7,
     OPENVREX_CODE_FULL = 8,
-    OPENVREX_CODE_MEMORY = 9
+    OPENVREX_CODE_MEMORY = 9,
+    OPENVREX_CODE_LENGTH = 10,
+    OPENVREX_CODE_TIMEOUT = 11
 };
 
 /* Interrupts: bits of `events`. */
@@ -67,10 +69,12 @@ struct openvrex {
 struct openvrex_config {
     uint32_t th_hd;       /* Hamming distance below which a key joins a cluster */
     uint32_t ratio;       /* Th_r-wics in units of 2^-16, at most 65536 */
-    uint64_t device_base; /* first byte of the rings of recent entries */
-    uint64_t home_base;   /* first byte of the blocks of offloaded entries */
+    uint64_t device_base; /* first byte of the rings of recent entries, a multiple of identity.word_bytes */
+    uint64_t home_base;   /* first byte of the blocks of offloaded entries, a multiple of identity.word_bytes */
     uint64_t table_base;  /* first byte of the pool and the tables of contexts, a multiple of 4,096; zero at first */
     uint32_t blocks;      /* blocks of offload memory */
+    uint32_t contexts;    /* contexts whose tables, rings and blocks you have reserved memory for */
+    uint32_t watchdog;    /* cycles after which what was started ends with OPENVREX_CODE_TIMEOUT; 0: never */
 };
 
 struct openvrex_status {
@@ -94,6 +98,9 @@ enum openvrex_result openvrex_configure(const struct openvrex *device, const str
 
 /* Choose the events that reach the interrupt pin. */
 void openvrex_enable(const struct openvrex *device, uint32_t events);
+
+/* Raise events as hardware would, to test the handler and the wiring of the pin. */
+void openvrex_raise(const struct openvrex *device, uint32_t events);
 
 /* Read the status. */
 struct openvrex_status openvrex_poll(const struct openvrex *device);

@@ -260,7 +260,7 @@ static void begin(struct job *job, const struct openvrex *device, const struct o
     job->put = NULL;
     job->get = NULL;
     job->result = OPENVREX_OK;
-    if (ctx >= CORE_IP__IDENTITY__CONTEXTS__VALUE_reset)
+    if (ctx >= openvrex_read(device, AT(contexts)))
         fail(job, OPENVREX_RANGE);
     if (status.code == OPENVREX_CODE_RUNNING || status.bus || status.resets)
         fail(job, OPENVREX_BUSY);

@@ -3,7 +3,7 @@
 // Without an argument it runs a smoke test. With +script=FILE it executes the file's lines. Numbers are decimal, or
 // hexadecimal after 0x; bytes are hexadecimal:
 //   limit CYCLES               largest number of cycles of a program, 10,000 by default
-//   configure TH_HD RATIO DEVICE_BASE HOME_BASE TABLE_BASE BLOCKS
+//   configure TH_HD RATIO DEVICE_BASE HOME_BASE TABLE_BASE BLOCKS CONTEXTS
 //   write ADDRESS BYTES        writes memory
 //   read FILE                  reads a file into memory, from address 0 on
 //   dump FILE BYTES            writes BYTES bytes of memory to a file, from address 0 on
@@ -38,7 +38,7 @@ static uint64_t run(Cpu &cpu, const openvrex &device, const openvrex_frame &fram
 static void smoke(Cpu &cpu, const openvrex &device) {
     const uint32_t halt[OPENVREX_WORDS] = {0}, unknown[OPENVREX_WORDS] = {15};
     openvrex_frame frame = {halt, 1, {0}, 0};
-    openvrex_config config = {7, 19661, 0, 0, 0, 1};
+    openvrex_config config = {7, 19661, 0, 0, 0, 1, 0, 0};
     done(openvrex_configure(&device, &config), "configure");
     std::printf("halt: interrupt after %u cycles\n", (unsigned)run(cpu, device, frame));
     check(openvrex_poll(&device).code == OPENVREX_CODE_DONE, "halt does not end well");
@@ -67,15 +67,15 @@ struct Player {
 // Executes a line of a script; whether it is complete.
 bool Player::operator()(const std::string &word, std::istream &in) {
     const openvrex_memory memory = {memory_read, memory_write, &cpu};
-    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
+    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0;
     std::string text;
     bool known = true, good = play_memory(cpu, word, in, known);
     if (known) return good;
     if (word == "limit") {
         good = bool(in >> a);
         cpu.limit = (uint32_t)a;
-    } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d >> e >> f))) {
-        openvrex_config config = {(uint32_t)a, (uint32_t)b, c, d, e, (uint32_t)f};
+    } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d >> e >> f >> g))) {
+        openvrex_config config = {(uint32_t)a, (uint32_t)b, c, d, e, (uint32_t)f, (uint32_t)g, 0};
         done(openvrex_configure(&device, &config), "configure");
     } else if (word == "save" && (good = bool(in >> text >> a))) {
         std::ofstream file(text, std::ios::binary);

@@ -95,7 +95,8 @@ async def program(dut):
 async def faults(dut):
     """Run each case with its errors, then whole after a reset by software, as `bench_core.interrupted` does.
 
-    A case with `cut_at` asks for the reset so many cycles after its start, while the program runs.
+    A case with `cut_at` asks for the reset so many cycles after its start, while the program runs. The first run of a
+    case with "bad" has these fields instead. It must leave the bytes of "kept" [[first, end]] as they are.
     """
     c = config()
     bench, top = Bench(dut, c["seed"]), address_map("core_ip", params(c["params"]))
@@ -108,14 +109,15 @@ async def faults(dut):
     await bench.start()
     out = []
     for case in c["cases"]:
-        await prepare(regs, case["ports"])
         codes = []
         for good in (False, True):
+            now = case if good else case | case.get("bad", {})
+            await prepare(regs, now["ports"])
             data[:] = image
             for port, mem in behind.items():
                 mem.errors = {(kind, a) for p, kind, a in case["errors"] if p == port and not good}
-            await load(regs, case["program"])
-            await start(regs, case["registers"])
+            await load(regs, now["program"])
+            await start(regs, now["registers"])
             assert await regs.read("status.code") == Status.RUNNING
             await regs.write("control", start=1)  # no effect while a program runs
             if case["cut_at"] and not good:
@@ -124,7 +126,8 @@ async def faults(dut):
                 assert await regs.read("status.resets") == 1  # the read waits until the reset has ended
             codes.append((await ended(dut, regs, c["limit"]))["code"] if good or not case["cut_at"] else Status.DONE)
             if not good:
-                if case["errors"]:
+                kept = all(data[first:end] == image[first:end] for first, end in case.get("kept", []))
+                if codes[0] != Status.DONE:
                     await regs.write("control", start=1)  # no effect after a fault
                     assert await regs.read("status.code") == codes[0]
                     await regs.write("control", reset=1)
@@ -136,6 +139,6 @@ async def faults(dut):
                 channels = (f"{p}_{channel}" for p in PORTS for channel in CHANNELS)
                 moves = [name for name in channels if int(getattr(dut, f"{name}valid").value)]
         assert await regs.read("th_hd") == case["ports"]["th_hd"]
-        out.append([codes, moves, bytes(data).hex()])
+        out.append([codes, moves, kept, bytes(data).hex()])
         await reset(regs)
     result({"cases": out})

@@ -2,9 +2,10 @@
 
 import cocotb
 
-from hdl.retrieval.dre import Dre, score_layout
+from hdl.retrieval.dre import Dre
 from hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
 from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from hdl.retrieval.row_check import score_layout
 from tb.library.dre_scenario import params_from
 from tb.library.runner import config, result
 from tb.library.streams import Bench

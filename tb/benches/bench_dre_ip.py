@@ -46,7 +46,8 @@ async def commands(dut):
 
     {"keys"} and {"rows"} go out beside the commands. {"writes": [[address, hex]]} change memory, and {"flips":
     [[address, hex]]} flip bits of it. {"command": fields, "polls", "errors": [["read" or "write", address]], "broken":
-    its answer may fail}. {"reset": cycles} asks for a reset so many cycles after the step before.
+    its answer may fail}. {"reset": cycles} asks for a reset so many cycles after the step before. {"settings": values}
+    writes registers. {"fault"} waits for a fault without a command, {"drains": kinds} until streams are taken whole.
 
     memory : a file of bytes from address 0, which also takes the memory at the end
     ports : registers that stay constant
@@ -81,7 +82,16 @@ async def commands(dut):
         for address, mask in step.get("flips", []):
             item = slice(address, address + len(mask) // 2)
             behind.data[item] = flipped(behind.data[item], bytes.fromhex(mask))
+        for name, value in step.get("settings", {}).items():
+            await regs.write(name, value=value)
+        for kind in step.get("drains", []):
+            await sending[kind[0].replace("r", "s")]
         behind.errors = {tuple(error) for error in step.get("errors", [])}
+        if "fault" in step:
+            if not int(dut.irq.value):
+                await RisingEdge(dut.irq)
+            assert await regs.read("irq") & 3 == 2
+            out.append([await regs.read("status.code"), await regs.read("result"), await regs.read("count")])
         if "command" in step:
             fields = step["command"]
             await regs.write("base", value=fields.get("base", 0))

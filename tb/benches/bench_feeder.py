@@ -3,9 +3,9 @@
 import cocotb
 
 from hdl.instruction_layouts import dre_layout
-from hdl.retrieval.dre import score_layout
 from hdl.retrieval.feeder import Feeder, order_layout
 from hdl.retrieval.hcu_state import token_layout
+from hdl.retrieval.row_check import score_layout
 from tb.library.runner import config, result
 from tb.library.streams import Bench
 from tb.library.transfer_traffic import params

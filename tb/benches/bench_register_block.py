@@ -24,6 +24,12 @@ class Model:
         self.windows = [n for n in top.descendants(unroll=True) if isinstance(n, MemNode)]
         self.regs = [n for n in top.descendants(unroll=True) if isinstance(n, RegNode)]
         self.values = {f.get_path(): f.get_property("reset") or 0 for f in self.fields}
+        self.zeros = {f.get_path(): f.get_property("zeros", default=0) for f in self.fields}
+        self.limits = {
+            f.get_path(): (f.get_property("least", default=0), f.get_property("most"))
+            for f in self.fields
+            if f.get_property("most", default=None) is not None
+        }
         self.parts, self.can = cache(self.parts), cache(self.can)  # the description is slow to query
         self.pulses: list[tuple[str, int]] = []
         self.passed: list[tuple[str, int, int]] = []
@@ -61,9 +67,14 @@ class Model:
             return AxiResp.OKAY
         mask = sum(0xFF << 8 * i for i in range(4) if strobe >> i & 1)
         parts = self.parts(address, "writ")
+        for f, _, _ in parts:
+            new = (word & mask) | (self.values[f.get_path()] & ~mask)
+            least, most = self.limits.get(f.get_path(), (0, new))
+            if not least <= new <= most:
+                return AxiResp.SLVERR
         for f, at, low in parts:
             name, bits = f.get_path(), (1 << f.width) - 1
-            new, sets = word >> at << low & bits, mask >> at << low & bits
+            new, sets = word >> at << low & bits, mask >> at << low & bits & -1 << self.zeros[name]
             if low == 0 and f.width + at > 32:
                 sets &= (1 << 32 - at) - 1
             if f.get_property("onwrite"):  # writing a one clears the bit
@@ -150,10 +161,16 @@ async def accesses(dut):
             assert got == want, f"read of {address:#x}: {got}, not {want}"
         else:
             word, first = rng.getrandbits(32), rng.choice((0, 0, 0, 1, 2, 3))
+            limits = [
+                model.limits[f.get_path()] for f, *_ in model.parts(address, "writ") if f.get_path() in model.limits
+            ]
+            for least, most in limits:
+                word, first = rng.choice((least, most, rng.randint(least, most), max(0, least - 1), most + 1, word)), 0
             size = 4 - first if rng.random() < 0.7 else 1
             answer = await regs.master.write(address + first, (word >> 8 * first).to_bytes(4, "little")[:size])
             strobe = ((1 << size) - 1) << first
             want = model.write(address, word & ~((1 << 8 * first) - 1), strobe)
+            kinds |= {f"limit {want.name}"} if limits else set()
             kinds |= {f"write {want.name}", "window" if window else "register", "part" if size < 4 else "whole"}
             assert answer.resp == want, f"write to {address:#x}: {answer.resp}, not {want}"
         for _ in range(rng.randint(1, 2)):
@@ -267,6 +284,7 @@ async def cycles(dut):
 async def after_reset(dut):
     """An IP block as it leaves reset: words at `reads`, then words at `writes` after all ones were written there.
 
+    writes : [[address, the greatest value if there is a limit, which is then written behind the ones]]
     inputs : ports that stay low
     resets : address and bit that says whether the reset is still in progress
     """
@@ -279,7 +297,13 @@ async def after_reset(dut):
     while (await regs.word(address))[0] >> bit & 1:
         pass
     reads = [await regs.word(address) for address in c["reads"]]
-    for address in c["writes"]:
-        assert await regs.put(address, 0xFFFFFFFF) == AxiResp.OKAY, f"write to {address:#x}"
-    ones = [(await regs.word(address))[0] for address in c["writes"]]
+    for address, most in c["writes"]:
+        answer = AxiResp.OKAY if most is None else AxiResp.SLVERR
+        before = await regs.word(address)
+        for value in (0xFFFFFFFF, *(() if most is None else (most + 1,))):
+            assert await regs.put(address, value) == answer, f"write of {value:#x} to {address:#x}"
+        if most is not None:
+            assert await regs.word(address) == before, f"a value beyond its limit is stored at {address:#x}"
+            assert await regs.put(address, most) == AxiResp.OKAY, f"write to {address:#x}"
+    ones = [(await regs.word(address))[0] for address, _ in c["writes"]]
     result({"reads": [(value, int(resp)) for value, resp in reads], "ones": ones})

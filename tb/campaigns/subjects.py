@@ -296,10 +296,18 @@ _SUBJECTS = (
     ),
     Subject(
         "dre_ip",
+        (("wrong_streams_are_refused", 1, 0.0, 0.0, _unrecorded), ("rows_of_an_empty_context_are_refused",)),
+        module="dre_ip__engine__dre__row_check",
+        sized=False,
+        name="row_check",
+    ),
+    Subject(
+        "dre_ip",
         (
             ("a_reset_while_a_command_runs", 3),
             ("a_fault_ends_in_a_status_and_a_reset_mends_it", {"action": Retrieve.CLEAR, "base": 3}, Status.RANGE),
             ("frames_equal_golden", 1, 0.0, 0.0, _unrecorded),
+            ("wrong_streams_are_refused", 1, 0.0, 0.0, _unrecorded),
         ),
         module="dre_ip",
         sized=False,

@@ -17,6 +17,7 @@ from golden.program.lxe_model import BusError, Result
 from golden.program.sequencer_model import LxeError
 from golden.retrieval import centroids
 from hdl.emit import Emitted, emit
+from hdl.retrieval.dre import SETTINGS
 from sim.units.lxe_time import Run as TimeRun
 from sim.units.sequencer_time import trace
 from tb.checks.lxe_time_checks import differences
@@ -26,7 +27,7 @@ from tb.library.lxe_programs import Script
 from tb.library.runner import Run as Bench
 from tb.library.stress_traffic import StressTraffic
 
-PORTS = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+PORTS = dict.fromkeys(SETTINGS, 0)
 LARGE, SMALL = 2.0**40, 2.0**-40  # their squares are far from infinity, and above and below EPSILON
 
 

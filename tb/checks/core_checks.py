@@ -117,7 +117,7 @@ def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
 def ports(h: CoreHost) -> dict[str, int]:
     f = h.core.dre.params
     bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
-    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks}
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks, "contexts": h.core.dre.kv.n_ctx}
 
 
 def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any, Self
 
 from golden.program.core_host import CoreHost
-from golden.program.isa import Status
+from golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
 from hdl.emit import Emitted, emit
-from tb.checks.core_checks import LAYERS, SHAPE, SIZES, interruptions, params, passes, ports
+from tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
 from tb.library.lxe_programs import Ran, Script
 from tb.library.runner import Run
 from tb.library.stress_traffic import StressTraffic
@@ -66,22 +66,50 @@ def check_layers_equal_golden(seed, pause, count):
         assert [r.perf for r in ran] == [r.perf | {k: r.perf[k] + n for k, n in one.items()} for r in bare]
 
 
+def wrong_programs(h: CoreHost, whole: dict) -> list[dict]:
+    """Programs that reach for a context without memory, send a row that its context lacks, or do not end."""
+
+    def words(program: list[Instruction]) -> list[str]:
+        return [f"{encode(i):x}" for i in program]
+
+    def elsewhere(i: Instruction) -> Instruction:
+        other = {"base": 0, "addr": 1}  # an empty context
+        switches = i.op == Opcode.RETRIEVE and i["action"] == Retrieve.SWITCH
+        return Instruction(i.op, i.values | other) if switches else i
+
+    setting, n = whole["ports"], 3
+    endless = [Instruction(Opcode.LOOP, {"count": 65535, "end": 2 * n - i}) for i in range(n)]
+    endless += [Instruction(Opcode.SYNC, {}), *[Instruction(Opcode.END, {})] * n, Instruction(Opcode.HALT, {})]
+    bad = {
+        Status.RANGE: [{"ports": setting | {"contexts": 0}}, {"program": words(forget(h.core.dre.kv.n_ctx))}],
+        Status.LENGTH: [{"program": words([elsewhere(i) for i in h.program(0)])}],
+        Status.TIMEOUT: [{"program": words(endless), "ports": setting | {"watchdog": 300}}],
+    }
+    regions = {r.name: [r.base, r.end] for r in h.memory.regions}
+    out = []
+    for status, several in bad.items():
+        kept = [regions["home"]] if status == Status.LENGTH else [regions["home"], regions["tables"]]
+        of_all = whole | {"errors": [], "ports": setting | {"watchdog": 0}, "want": status, "kept": kept}
+        out += [of_all | {"bad": fields} for fields in several]
+    return out
+
+
 def faults(unit: Emitted, chosen: slice = slice(None)) -> list[bool]:
     """For each interruption: it ended as it must, and the core works again after a reset."""
     h, cases, before = interruptions()
-    cases = cases[chosen]
+    cases = [*cases, *wrong_programs(h, cases[0])][chosen]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "memory.bin")
         before.tofile(path)
         c = {"cases": cases, "memory": str(path), "limit": 5000, "params": list(SIZES)}
         got = Run(unit, "tb.benches.bench_core_ip", "faults", c, waves=False)()["cases"]
     out = []
-    for case, (codes, moves, after) in zip(cases, got, strict=True):
+    for case, (codes, moves, kept, after) in zip(cases, got, strict=True):
         data = bytes.fromhex(after)
         wants = [r for r in h.memory.regions if r.name in ("rings", "weights 0")]
         same = all(data[r.base : r.end] == r.data.tobytes() for r in wants)
-        want = [Status.BUS if case["errors"] else Status.DONE, Status.DONE]
-        out.append(codes == want and same and not moves)
+        want = [case.get("want", Status.BUS if case["errors"] else Status.DONE), Status.DONE]
+        out.append(codes == want and same and kept and not moves)
     return out
 
 

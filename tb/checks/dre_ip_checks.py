@@ -18,6 +18,7 @@ from golden.retrieval.kvmap import Placed
 from golden.retrieval.table_image import TableMemory
 from golden.retrieval.table_layout import Item
 from hdl.emit import Emitted, emit
+from hdl.params import WtuParams
 from hdl.shells.dre_ip import CODE_BITS
 from tb.checks.core_checks import SIZES
 from tb.library.dre_scenario import Scenario, row_beats
@@ -94,7 +95,7 @@ class Software:
             codes = np.array([[self.rng.getrandbits(bits) for _ in range(level)] for _ in range(rows)])
             s.query(codes)
             query = s.queries[-1]
-            self.steps.append({"rows": [axis(beat) for beat in row_beats(self.p.wtu, codes)]})
+            self.steps.append({"rows": axis(self.p.wtu, codes)})
             at = BUFFER
             for burst in query.bursts:
                 at += self.fetch(burst.addr, at, burst.bytes)
@@ -212,15 +213,18 @@ class Software:
         assert memory == self.memory
 
 
-def axis(beat: dict) -> dict:
-    """A word of scores as bits on the AXI stream."""
-    row = beat["row"]
-    data = sum(code << CODE_BITS * i for i, code in enumerate(row["scores"]))
-    return {
-        "data": data,
-        "user": {"keep": row["keep"], "set_last": beat["set_last"]},
-        "last": row["last"],
-    }
+def axis(p: WtuParams, codes: np.ndarray) -> list[dict]:
+    """Rows [R, C] as beats of the AXI stream, each row as often as the WTU reads it."""
+    beats = row_beats(p, codes)
+    of_row = len(beats) // len(codes)
+    return [
+        {
+            "data": sum(code << CODE_BITS * i for i, code in enumerate(beat["row"]["scores"])),
+            "user": {"keep": beat["row"]["keep"], "set_last": beat["set_last"], "begins": int(i % of_row == 0)},
+            "last": beat["row"]["last"],
+        }
+        for i, beat in enumerate(beats)
+    ]
 
 
 BINS = {
@@ -318,7 +322,7 @@ def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
         broken.frame(0, 4, 0)
     codes = np.full((1, broken.switch(0)), 3)
     assert sum(b.bytes for b in broken.model.query(codes).bursts) > broken.p.kvmu.entry_bytes
-    broken.steps.append({"rows": [axis(beat) for beat in row_beats(broken.p.wtu, codes)]})
+    broken.steps.append({"rows": axis(broken.p.wtu, codes)})
     if command["action"] == Retrieve.PLACE:
         broken.frame(0, 1, 0)
         broken.steps.pop()  # `command` takes the place of the last step
@@ -335,6 +339,88 @@ def check_fault(command: dict, status: Status, unit: Emitted, **how) -> None:
     assert [c[0] for c in got["commands"][ends : ends + 2]] == [status, status]
     assert [c[0] for c in got["commands"][ends + 2 :]] == [Status.DONE] * len(whole.wants)
     assert got["memory"] == bytes(whole.memory)
+
+
+def hostile(s: Software) -> dict[str, tuple[dict, dict | None, Status]]:
+    """Wrong inputs by name: the step that brings them, the command that waits for them if any, and the status.
+
+    The engine has table memory for contexts 0 and 1 of 3; context 1 is the one of the last SWITCH, context 0 is empty.
+    """
+    n, rng = s.model.level(1), s.rng
+    assert n > s.p.wtu.n_w, "a row must have several words"
+    fetch, cluster = {"action": int(Retrieve.FETCH), "base": BUFFER}, {"action": int(Retrieve.CLUSTER)}
+
+    def key(ctx: int) -> dict:
+        return {"keys": [{"data": rng.choice(s.bases), "user": {"token": 0, "ctx": ctx}, "last": 1}]}
+
+    def rows(clusters: int, count: int = 2, cut: slice = slice(None), keep: int | None = None, last: int = 1) -> dict:
+        beats = axis(s.p.wtu, np.full((count, clusters), 3))[cut]
+        for beat in beats:
+            beat["last"] &= last
+            beat["user"]["keep"] = beat["user"]["keep"] if keep is None else keep
+        return {"rows": beats}
+
+    words = -(-n // s.p.wtu.n_w)
+    row = words * s.p.wtu.readings
+    twice = rows(n)
+    twice["rows"][row:row] = twice["rows"][row - words : row]  # one reading more of the first row
+    return {
+        "a key of a context without memory": (key(2), cluster, Status.RANGE),
+        "a key of a context that no table can have": (key(3), cluster, Status.RANGE),
+        "a key that no command waits for": (key(2), None, Status.RANGE),
+        "SWITCH to a context without memory": ({}, {"action": int(Retrieve.SWITCH), "base": 2}, Status.RANGE),
+        "CLEAR of a context without memory": ({}, {"action": int(Retrieve.CLEAR), "base": 2}, Status.RANGE),
+        "rows without their last word": (rows(n - s.p.wtu.n_w), fetch, Status.LENGTH),
+        "rows of a word too many": (rows(n + s.p.wtu.n_w), fetch, Status.LENGTH),
+        "rows without an end": (rows(n, last=0), fetch, Status.LENGTH),
+        "rows of a cluster too few": (rows(n, keep=(n - 2) % s.p.wtu.n_w), fetch, Status.LENGTH),
+        "rows that no command waits for": (rows(n + s.p.wtu.n_w), None, Status.LENGTH),
+        "a reading too many": (twice, fetch, Status.LENGTH),
+        "a reading too few": (rows(n, cut=slice(words, None)), fetch, Status.LENGTH),
+        "half a set": (rows(n, cut=slice(row)), fetch, Status.TIMEOUT),
+        "no rows": ({}, fetch, Status.TIMEOUT),
+    }
+
+
+def check_wrong_streams_are_refused(seed, idle, pause, record_property):
+    record_property("bins", ", ".join(sorted(refuse(seed, idle, pause, emitted()))))
+
+
+def refuse(seed: int, idle: float, pause: float, unit: Emitted, **how) -> set[str]:
+    """Each wrong input ends in its status, its source is not held up, and nothing is written or lost.
+
+    After a reset the same contexts go on as golden. Returns the names of the inputs.
+    """
+    s = Software(seed)
+    s.steps.append({"settings": {"contexts": 2, "watchdog": 2000}})
+    s.frame(1, 11, 0)
+    while s.model.level(1) <= s.p.wtu.n_w:
+        s.frame(1, 3, 0)
+    names = list(hostile(s))
+    for name in names:
+        s.switch(1)
+        beats, command, status = hostile(s)[name]
+        s.steps.append({**beats, **({"command": command} if command else {"fault": 1})})
+        s.wants.append([status, *s.last])
+        s.steps += [{"drains": [*beats]}, {"reset": 0}]
+        s.last = [0, 0]
+        s.frame(1, 1, 1)
+    s.check(s.play(unit, idle, pause, seed, **how))
+    return set(names)
+
+
+def check_rows_of_an_empty_context_are_refused():
+    """Rows before a SWITCH and rows of a context without clusters end in LENGTH."""
+    s = Software(2)
+    s.frame(1, 6, 0)
+    for switch in (False, True):
+        if switch:
+            s.switch(0)
+        s.steps += [{"rows": axis(s.p.wtu, np.full((1, 1), 3)), "fault": 1}, {"reset": 0}]
+        s.wants.append([Status.LENGTH, *s.last])
+        s.last = [0, 0]
+    s.frame(1, 3, 2)
+    s.check(s.play(emitted()))
 
 
 def check_a_reset_while_a_command_runs(after):

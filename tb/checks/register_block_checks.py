@@ -20,7 +20,7 @@ KINDS = {
         "write OKAY",
         "write SLVERR",
     ),
-    *("window", "register", "part", "whole", "several"),
+    *("window", "register", "part", "whole", "several", "limit OKAY", "limit SLVERR"),
 }
 
 
@@ -45,7 +45,7 @@ def check_accesses_are_as_described(size, name, record_property):
 
 
 def check_cycles_are_those_of_the_data_sheet():
-    c = {"address": address_map("core_ip", params([])).find_by_path("device_base").absolute_address}
+    c = {"address": address_map("core_ip", params([])).find_by_path("watchdog").absolute_address}
     got = Run(emitted("tiny", "core_ip"), "tb.benches.bench_register_block", "cycles", c)()
     assert (got["write"], got["late_data"], got["late_address"], got["read"]) == (2, 2, 2, 2)
     assert set(got["writes"]) == {2}

@@ -8,6 +8,7 @@ import numpy as np
 
 from golden.arithmetic.numerics import BF16
 from golden.program.isa import Instruction, Status, encode
+from hdl.retrieval.dre import SETTINGS
 from sim.units.lxe_time import LxeTime
 from sim.units.sequencer_time import trace
 from tb.checks.core_checks import emitted, params
@@ -18,7 +19,7 @@ from tb.library.register_programs import Numbers, rows
 from tb.library.stress_traffic import StressTraffic, stall_rate
 
 MORE = ("to_register=true",)
-PORTS = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+PORTS = dict.fromkeys(SETTINGS, 0)
 TABLE = 16  # rows
 
 

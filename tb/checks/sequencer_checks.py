@@ -444,13 +444,15 @@ def check_statuses():
         assert given(run) == beats(want.steps), name
 
 
-PULSES = {"bus": 1, "range": 1, "semaphore": 1, "full": 1}
+PULSES = {"bus": 1, "range": 1, "semaphore": 1, "full": 1, "length": 1, "timeout": 1}
 FAULTS = [  # of several faults in a cycle, the first of this list is reported
     (Status.BUS, PULSES),
     (Status.RANGE, PULSES | {"bus": 0}),
     (Status.FULL, {"full": 1}),
     (Status.MEMORY, PULSES | {"memory": 1}),
-    (Status.SEMAPHORE, {"semaphore": 1, "full": 1}),
+    (Status.LENGTH, PULSES | {"bus": 0, "range": 0}),
+    (Status.TIMEOUT, {"timeout": 1}),
+    (Status.SEMAPHORE, {"semaphore": 1, "full": 1, "timeout": 1}),
 ]
 
 

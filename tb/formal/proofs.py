@@ -34,6 +34,7 @@ from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
 from tb.formal.prover import MEMORIES, Proof, holds
 from tb.formal.register_proof import RegisterMonitor, SetMonitor
+from tb.formal.row_check_proof import RowMonitor
 from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
 from tb.formal.stream_proof import StreamMonitor, waiting
 from tb.formal.wtu_ring_proof import RingMonitor
@@ -297,15 +298,18 @@ def _rest() -> Iterator[Goal]:
             return BusMonitor(cls(longest), reach)
 
         yield Goal(name, "no burst crosses 4 KB", "bursts of 256 beats", bursts, fits, 30, merge=False)
+    endless = (r"(connect \\B )\\ends \[0\]", r"\g<1>1'0")  # no word is the last of its row
+    rows = partial(RowMonitor, small().core.dre.wtu)
+    yield Goal("dre", "rows have a code for each cluster", "4 clusters", rows, endless, 30)
     bits = partial(patch, "hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
     size = f"of {BITS} bits"
     even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # a count of two reads as zero
     taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
     yield Goal("sequencer", "semaphores count", size, SemaphoreMonitor, taken, 30, merge=False, within=bits)
     yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
-    endless = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # the watchdog sleeps
+    sleeps = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # the watchdog sleeps
     size = f"a watchdog of {_WATCHDOG} cycles"
-    yield Goal("sequencer", "never stands still", size, _stuck, endless, 30, MEMORIES, False, 60, within=_short)
+    yield Goal("sequencer", "never stands still", size, _stuck, sleeps, 30, MEMORIES, False, 60, within=_short)
     lost = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
     for size, p in (("2 x 2 patches", SMALL), ("the same with residuals", RESIDUALS)):
         mask = partial(GrowthMonitor, p)

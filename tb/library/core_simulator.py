@@ -49,7 +49,8 @@ class CoreSimulator:
         wires = [n for n in (*bus, "host_valid", "host_ready", "status", "perf") if n in ports]
         given = [n for n, x in ports.items() if x["dir"] == "in" and n not in (*wires, *payload, "clk", "rst")]
         unused = [n for n, x in ports.items() if x["dir"] == "out" and n not in wires]
-        pins = {n: n for n in ports} | payload | dict.fromkeys(unused, "")
+        given.remove("timeout")
+        pins = {n: n for n in ports} | payload | dict.fromkeys(unused, "") | {"timeout": "1'd0"}
         text = "".join(f"  wire [{ports[n]['width'] - 1}:0] {n};\n" for n in wires)
         text += f"  wire [{host.width - 1}:0] host_payload;\n"
         # Constant inputs come from the command line, so that all their values share a simulator.

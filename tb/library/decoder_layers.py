@@ -145,7 +145,8 @@ class DecoderLayers:
         self.counters = [unit.counters for unit in self.units] + [unit.busy for unit in self.units]
         self.core, h = self.host.core, self.host
         bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
-        self.ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks}
+        memory = bases | {"blocks": h.blocks, "contexts": self.core.dre.kv.n_ctx}
+        self.ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **memory}
         self.outputs: list[np.ndarray] = []  # of the last layer, one array a frame
 
     def __iter__(self) -> Iterator[FramePass]:

@@ -150,6 +150,7 @@ class Scenario:
                 "home_base": self.home_base,
                 "table_base": self.table_base,
                 "blocks": self.pool,
+                "contexts": self.model.kv.n_ctx,
             },
             "latency": latency,
             "idle": idle,

@@ -100,7 +100,7 @@ class ModelStream:
         """Constant inputs of the core, for the host's memory and retrieval."""
         s, f = self.host.system, self.core.dre.params
         bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
-        return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks}
+        return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks, "contexts": s.contexts}
 
     def __iter__(self) -> Iterator[StepPass]:
         h = self.host

@@ -281,7 +281,7 @@ class MosaicStream:
         if seen and entry.params.visual_level and FramePlan.fits(seen[0].shape[1], build, fmt):
             frames = FramePlan(seen[0].shape[1], most, fmt, visual, len(seen), build, policy.visual_limit)
         self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
-        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
+        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
         turns = np.array(decoder.frequencies)
         given = self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch
         self.host = MosaicHost(*given, frames)

@@ -84,7 +84,7 @@ class PassStream(Protocol):
     core : golden's core. Its memory's regions do not change in number, place or size. When iteration begins, memory
         holds what is written once: weights, constants. Those bytes become the run's image
     ports : values of the inputs of the RTL core that stay constant: `th_hd`, `ratio`, `device_base`, `home_base`,
-        `table_base`, `blocks`
+        `table_base`, `blocks`, `contexts`
 
     Iteration yields each pass after the host has written its inputs to `core.memory`. When the iterator goes on, golden
     has executed that pass, or an earlier run of the command has: then the engine has restored memory, and before golden

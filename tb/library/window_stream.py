@@ -216,7 +216,7 @@ class WindowStream:
         self.block_tokens = getattr(entry.params, "block_tokens", 0)  # of a KV block that is evicted as a whole
         self.carried = 0  # passes of a layer that began with a state
         self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
-        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base"), 0)
+        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
         self.outputs: list[np.ndarray] = []
 
     def _core(self, fmt: Any, memory: Memory) -> Core:

@@ -3,7 +3,7 @@
 // Without an argument it runs a smoke test. With +script=FILE it executes the file's lines. Numbers are decimal, or
 // hexadecimal after 0x; bytes are hexadecimal:
 //   limit CYCLES               largest number of cycles of a command, 10,000 by default
-//   configure TH_HD RATIO DEVICE_BASE HOME_BASE TABLE_BASE BLOCKS
+//   configure TH_HD RATIO DEVICE_BASE HOME_BASE TABLE_BASE BLOCKS CONTEXTS
 //   write ADDRESS BYTES        writes memory
 //   read FILE                  reads a file into memory, from address 0 on
 //   dump FILE BYTES            writes BYTES bytes of memory to a file, from address 0 on
@@ -69,7 +69,7 @@ static uint64_t run(Host &host, const openvrex_dre &device, const openvrex_dre_c
 // Three keys of context 0: the first two are alike, the third differs in every bit.
 static void smoke(Host &host, const openvrex_dre &device) {
     const uint64_t FRESH = 0x100000, RINGS = 0x200000, HOMES = 0x300000, SIZE = DRE_IP__IDENTITY__ENTRY_BYTES__VALUE_reset;
-    const openvrex_dre_config config = {7, 19661, RINGS, HOMES, 0, 4};
+    const openvrex_dre_config config = {7, 19661, RINGS, HOMES, 0, 4, 1, 0};
     uint64_t row = 0, clusters = 0;
     for (uint64_t i = 0; i < OPENVREX_DRE_TABLES_BYTES(1); i++) *byte(host, i) = 0;
     for (uint64_t i = 0; i < 3 * SIZE; i++) *byte(host, FRESH + i) = (uint8_t)(7 * i + 1);
@@ -108,15 +108,15 @@ struct Player {
 // Executes a line of a script; whether it is complete.
 bool Player::operator()(const std::string &word, std::istream &in) {
     const openvrex_dre_memory memory = {memory_read, memory_write, static_cast<Cpu *>(&host)};
-    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
+    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0;
     std::string text;
     bool known = true, good = play_memory(host, word, in, known);
     if (known) return good;
     if (word == "limit") {
         good = bool(in >> a);
         host.limit = (uint32_t)a;
-    } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d >> e >> f))) {
-        openvrex_dre_config config = {(uint32_t)a, (uint32_t)b, c, d, e, (uint32_t)f};
+    } else if (word == "configure" && (good = bool(in >> a >> b >> c >> d >> e >> f >> g))) {
+        openvrex_dre_config config = {(uint32_t)a, (uint32_t)b, c, d, e, (uint32_t)f, (uint32_t)g, 0};
         done(openvrex_dre_configure(&device, &config), "configure");
     } else if ((word == "key" || word == "row") && (good = bool(in >> text >> a >> b))) {
         (word == "key" ? host.keys : host.rows).push_back({text, (uint32_t)a, (uint32_t)b});

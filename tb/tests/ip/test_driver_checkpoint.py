@@ -76,9 +76,10 @@ class Device:
     def __init__(self, driver: tuple[ctypes.CDLL, AddrmapNode], engine: Engine):
         self.library, top = driver
         self.data = bytearray(engine.memory.tobytes())
-        self.at = {n: top.find_by_path(n).absolute_address for n in ("status", "control", "blocks")}
+        self.at = {n: top.find_by_path(n).absolute_address for n in ("status", "control", "blocks", "contexts")}
         bases = {n: getattr(engine, n) for n in ("table_base", "device_base", "home_base")}
         self.words = {self.at["status"]: int(Status.DONE), self.at["blocks"]: engine.kv.blocks}
+        self.words[self.at["contexts"]] = engine.kv.n_ctx
         for name, base in bases.items():
             at = top.find_by_path(name).absolute_address
             self.words |= {at: base & 0xFFFFFFFF, at + 4: base >> 32}

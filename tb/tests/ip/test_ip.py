@@ -664,7 +664,8 @@ for node in compiler.elaborate().top.descendants(unroll=True):
         windows.append([node.absolute_address, node.size])
     if isinstance(node, RegNode):
         fields = [[f.inst_name, f.low, f.width, f.is_sw_readable, f.get_property("sw").name == "rw" and not
-                   f.get_property("onwrite"), f.get_property("reset")] for f in node.fields()]
+                   f.get_property("onwrite"), f.get_property("reset"), f.get_property("most", default=None),
+                   f.get_property("zeros", default=0)] for f in node.fields()]
         registers.append([node.get_path(), node.absolute_address, node.size, fields])
 json.dump([tops, registers, windows], sys.stdout)
 """
@@ -679,18 +680,20 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
     assert read.returncode == 0, read.stderr
     tops, registers, windows = json.loads(read.stdout)
     assert tops == [unit]
-    readable, reset, known, writable = set(), {}, {}, {}
+    readable, reset, known, writable, limits = set(), {}, {}, {}, {}
     for _, address, size, fields_ in registers:
         words = range(address, address + size, 4)
-        readable |= {*words} if any(read for _, _, _, read, _, _ in fields_) else set()
-        for _, low, width, _, free, value in fields_:
+        readable |= {*words} if any(field[3] for field in fields_) else set()
+        for _, low, width, _, free, value, most, zeros in fields_:
             for at in words:
                 mask = ((1 << width) - 1 << low) >> 8 * (at - address) & 0xFFFFFFFF
                 if value is not None:
                     reset[at] = reset.get(at, 0) | (value << low) >> 8 * (at - address) & mask
                     known[at] = known.get(at, 0) | mask
                 if free and mask:
-                    writable[at] = writable.get(at, 0) | mask
+                    ones = mask >> zeros << zeros if most is None else most
+                    writable[at] = writable.get(at, 0) | ones
+                    limits[at] = most
     emitted = ip.package.emit(unit, p, "")
     [bits] = (x["width"] for x in emitted.manifest["ports"] if x["name"] == "s_axi_araddr")
     end = max(address + size for _, address, size, _ in registers)
@@ -701,7 +704,8 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
     [status] = (r for r in registers if r[0] == f"{unit}.status")
     [bit] = (low for name, low, *_ in status[3] if name == "resets")
     inputs = [x["name"] for x in emitted.manifest["ports"] if x["dir"] == "in" and x["name"] not in ("clk", "rst")]
-    config = {"inputs": inputs, "resets": [status[1], bit], "reads": asked, "writes": sorted(writable)}
+    config = {"inputs": inputs, "resets": [status[1], bit], "reads": asked}
+    config["writes"] = [(at, limits[at]) for at in sorted(writable)]
     got = Run(emitted, "tb.benches.bench_register_block", "after_reset", config)()
     answers = dict(zip(asked, got["reads"], strict=True))
     assert {at for at, (_, resp) in answers.items() if resp == OKAY} == readable
@@ -760,6 +764,8 @@ class Config(ctypes.Structure):
         ("home_base", ctypes.c_uint64),
         ("table_base", ctypes.c_uint64),
         ("blocks", ctypes.c_uint32),
+        ("contexts", ctypes.c_uint32),
+        ("watchdog", ctypes.c_uint32),
     ]
 
 
@@ -825,7 +831,9 @@ def test_the_driver_refuses_what_cannot_be(library):
     bus.init()
     limit = {"th_hd": 1 << params("core_ip").dre.hcu.distance_bits, "ratio": 65537}
     limit |= dict.fromkeys(("device_base", "home_base", "table_base"), 1 << params("core_ip").dre.kvmu.addr_bits)
-    wrong = [*limit.items(), ("table_base", 2048), ("blocks", 0), ("blocks", params("core_ip").dre.kvmu.blocks + 1)]
+    limit |= {"contexts": params("core_ip").dre.kvmu.n_ctx + 1, "blocks": params("core_ip").dre.kvmu.blocks + 1}
+    word = params("core_ip").core_format().word_bytes
+    wrong = [*limit.items(), ("table_base", 2048), ("blocks", 0), ("device_base", word // 2), ("home_base", word - 1)]
     bus.log.clear()
     for name, value in wrong:
         assert bus.call("configure", ctypes.byref(Config(**{"blocks": 1} | {name: value}))) == CODES["RANGE"], name
@@ -988,7 +996,7 @@ class Frames:
         p = ports(self.h)
         lines = [*before, "read before.bin"]
         bases = " ".join(f"{p[name]:#x}" for name in ("device_base", "home_base", "table_base"))
-        lines += [f"configure {p['th_hd']} {p['ratio']} {bases} {p['blocks']}"]
+        lines += [f"configure {p['th_hd']} {p['ratio']} {bases} {p['blocks']} {p['contexts']}"]
         for k, one in enumerate(runs):
             lines += [f"write {address:#x} {text}" for address, text in one["writes"]]
             lines += loads(self.script.programs[one["program"]], one["registers"])
@@ -1048,7 +1056,7 @@ def test_the_driver_of_a_dre_plays_frames_as_golden(tmp_path):
     s = dre_frames(1, 20)
     f, p = s.function, s.p
     (tmp_path / "before.bin").write_bytes(s.before)
-    lines = [f"configure {f.th_hd} {f.ratio_q16} {DEVICE:#x} {HOME:#x} {TABLES:#x} {p.kvmu.blocks}"]
+    lines = [f"configure {f.th_hd} {f.ratio_q16} {DEVICE:#x} {HOME:#x} {TABLES:#x} {p.kvmu.blocks} {p.hcu.n_ctx}"]
     lines += ["read before.bin", f"run {int(Retrieve.CLEAR)} {p.hcu.n_ctx} 1 0", "reset"]
     for step in s.steps:
         lines += [f"write {address:#x} {text}" for address, text in step.get("writes", ())]
@@ -1147,7 +1155,7 @@ WRONG = [
     ("result == OPENVREX_OK && openvrex_poll(device).code > OPENVREX_CODE_DONE", "0", True),
     ("i < instructions * OPENVREX_WORDS;", "i < (instructions - 1) * OPENVREX_WORDS;", True),
     ("AT(device_base), config->device_base", "AT(device_base), config->home_base", False),
-    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", False),
+    ("AT(th_hd), config->th_hd", "AT(th_hd), config->ratio", True),
     ("AT(table_base), config->table_base", "AT(table_base), config->home_base", False),
     ("+ 8 * number", "+ 8 * (number ^ 1)", False),
     ("CORE_IP__CONTROL__RESET_bm", "0", True),
@@ -1181,7 +1189,7 @@ def test_a_swapped_reset_is_noticed(tmp_path):
         ("run fast", "line 1: 'run fast' is no command"),
         ("register 16 1", "line 1: 'register 16 1' is no command"),
         ("write 0x100000 00", "address beyond the memory"),
-        ("configure 4 65537 0 0 0 1", "configure gives -4"),
+        ("configure 4 65537 0 0 0 1 1", "configure gives -4"),
         ("counter 0x1c", "read of register 0x1c: error response 2"),
         ("read nowhere.bin", "nowhere.bin: cannot be read"),
     ],

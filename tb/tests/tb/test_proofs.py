@@ -38,6 +38,11 @@ def test_tiles_are_there_when_compared():
     assert goal.prove().depth is None
 
 
+def test_rows_that_pass_have_a_code_for_each_cluster():
+    verdict = next(g for g in goals() if g.unit == "dre" and "rows have" in g.claim).judge()
+    assert (verdict.kind, bool(verdict.reached), bool(verdict.edited)) == ("unbounded", True, True), verdict
+
+
 @pytest.mark.parametrize("unit", sorted(ALL.keys() - set(LARGE)))
 def test_no_offer_depends_on_ready(unit):
     found = [g.judge() for g in goals() if g.unit == unit and isinstance(g, Independence)]

@@ -8,6 +8,7 @@ from golden.arithmetic.numerics import BF16
 from golden.program.isa import encode
 from golden.retrieval import centroids
 from hdl.emit import Emitted, emit
+from hdl.retrieval.dre import SETTINGS
 from sim.units.lxe_time import Run as TimeRun
 from sim.units.sequencer_time import trace
 from tb.checks.lxe_time_checks import differences
@@ -49,7 +50,7 @@ def test_nearest_centroids_equal_golden():
             seen["ties"] += int(((score == score.max(axis=1, keepdims=True)).sum(axis=1) > 1).sum())
             seen["closed"] += kind == "closed" and clusters > 1
             seen["numbers"] |= set(number.tolist())
-        ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+        ports = dict.fromkeys(SETTINGS, 0)
         ran, after = script.play(emitted(), ports)
         assert len(ran) == 3
         assert not script.differences(ran, after)

@@ -8,6 +8,7 @@ from golden.program.isa import Status
 from golden.program.layer_memory import Register
 from golden.program.lxe_model import LxeError
 from hdl.emit import Emitted, emit
+from hdl.retrieval.dre import SETTINGS
 from tb.library.head_runs import CORNERS, HeadRun
 from tb.library.lxe_programs import Script
 from tb.library.model_stream import ModelStream
@@ -60,7 +61,7 @@ def test_argmax_equals_golden():
         script.expect()
         tokens.append(run.token)
     assert {0, VOCABULARY - 1, VOCABULARY // 2} <= set(tokens)
-    ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+    ports = dict.fromkeys(SETTINGS, 0)
     ran, after = script.play(emitted(), ports)
     assert len(ran) == len(CORNERS)
     assert not script.differences(ran, after)

@@ -28,6 +28,7 @@ from golden.program.isa import (
 from golden.program.sequencer_model import LxeError
 from golden.program.vector_programs import imm
 from hdl.emit import Emitted, emit
+from hdl.retrieval.dre import SETTINGS
 from sim.units.lxe_time import LxeTime
 from sim.units.sequencer_time import trace
 from tb.checks.core_checks import params
@@ -37,7 +38,7 @@ from tb.library.lxe_programs import Script
 from tb.library.register_programs import AT, OFFSET, OUT, SET, TO, Numbers, number, rows
 
 MORE = ("to_register=true",)
-PORTS = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks"), 0)
+PORTS = dict.fromkeys(SETTINGS, 0)
 
 
 @cache

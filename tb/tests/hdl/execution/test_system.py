@@ -141,7 +141,7 @@ class Script:
         }
         config |= {"latency": latency, "pause": pause, "cut_at": cut_at, "limit": 200_000}
         bases = {"device_base": h.device_bases, "home_base": h.home_bases, "table_base": h.table_bases}
-        config |= {"ports": each | bases | {"blocks": [h.blocks] * cores}}
+        config |= {"ports": each | bases | {"blocks": [h.blocks] * cores, "contexts": [h.contexts] * cores}}
         unit = emitted(cores, self.sizes)
         config |= {"counters": len(unit.manifest["core_counters"])}
         with tempfile.TemporaryDirectory() as folder:

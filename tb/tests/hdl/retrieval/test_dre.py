@@ -102,7 +102,7 @@ def test_a_deadlock_says_where_it_stopped():
     s.label = "layer 4"
     s.switch(0)
     s.query(np.array([[1, 2, 3]] * 2))
-    unit = joined_otherwise("self.s.ready.eq(wtu.i.ready & open_)", "self.s.ready.eq(0)")
+    unit = joined_otherwise("rows.ready.eq(wtu.i.ready & open_)", "rows.ready.eq(0)")
     c = s.config() | {"limit": 400}
     with pytest.raises(
         BenchError, match=r"layer 4 stands at key 0 of 0, row 0 of 2: no end after 400 .*; s: 0 beats went"

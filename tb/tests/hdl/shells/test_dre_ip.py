@@ -14,8 +14,11 @@ from tb.checks.dre_ip_checks import (
     check_frames_equal_golden,
     check_packed_homes_equal_golden,
     check_reset,
+    check_rows_of_an_empty_context_are_refused,
+    check_wrong_streams_are_refused,
     emitted,
     frames,
+    refuse,
 )
 from tb.library.runner import lint, survivors
 
@@ -47,6 +50,15 @@ def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
     check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status)
 
 
+@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.4, 0.3)])
+def test_wrong_streams_are_refused(seed, idle, pause, record_property):
+    check_wrong_streams_are_refused(seed, idle, pause, record_property)
+
+
+def test_rows_of_an_empty_context_are_refused():
+    check_rows_of_an_empty_context_are_refused()
+
+
 @pytest.mark.parametrize("after", [0, 3, 17, 40])
 def test_a_reset_while_a_command_runs(after):
     check_a_reset_while_a_command_runs(after)
@@ -67,6 +79,7 @@ def test_mutants_are_killed():
         s.check(s.play(unit, waves=False))
         check_fault({"action": Retrieve.CLEAR, "base": 3}, Status.RANGE, unit, waves=False)
         check_reset(3, unit, waves=False)
+        refuse(1, 0.0, 0.0, unit, waves=False)
 
     assert not survivors(emitted(), MUTANTS, passes)
 
