@@ -30,6 +30,18 @@ class StateSpaceParams:
         check_parameters(self)
 
 
+def products(params: StateSpaceParams, width: int, out: int) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of each product of a branch, by name; arguments as those of `HistoryBranch`."""
+    inner, rank = params.expand * width, -(-width // 16)
+    low = rank + 2 * params.state
+    return {"in_proj": (width, 2 * inner), "x_proj": (inner, low), "dt_proj": (rank, inner), "out_proj": (inner, out)}
+
+
+def scan_macs(params: StateSpaceParams, width: int) -> int:
+    """MACs of a token beside the products: convolution, and dt A, dt x B, A h + B x, C h of the scan."""
+    return params.expand * width * (params.conv + 4 * params.state + 2)
+
+
 @dataclass
 class State:
     """The state of B sequences that passes from chunk to chunk."""
@@ -77,10 +89,9 @@ class HistoryBranch:
 
     @property
     def macs(self) -> int:
-        """MACs for one token: projections, convolution, and dt A, dt x B, A h + B x, C h of the scan."""
-        p, inner = self.params, self.inner
-        projections = self.width * 2 * inner + inner * (self.rank + 2 * p.state) + self.rank * inner + inner * self.out
-        return projections + inner * (p.conv + 4 * p.state + 2)
+        """MACs for one token: products and scan."""
+        own = products(self.params, self.width, self.out)
+        return sum(k * n for k, n in own.values()) + scan_macs(self.params, self.width)
 
     def begin(self, sequences: int = 1) -> State:
         """The state of sequences that have not begun: zero."""

@@ -18,7 +18,7 @@ def command(
     ] = None,
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
-    select: system_options.Select = "world",
+    select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
     """Time passes on presets as generated, tables included."""
