@@ -343,7 +343,7 @@ def test_more_is_never_faster_and_better_never_slower(points):
 
 def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
     only = ("edge", "edge, PCIe 4.0 x4", "server", "server, PCIe 6.0 x16")
-    rows = limits(Point(10240), traced(MODEL, policy=PUBLISHED), caches=(10240, 131072), only=only).rows
+    rows = limits(Point(10240), traced(MODEL, policy=PUBLISHED), caches=(10240, 65536), only=only).rows
     edge, wide, server, six = (row[1:] for row in rows if row[0] in only)
     assert [c.split()[1] for c in (*edge, *server)] == ["LXE", "link", "LXE", "link"]
     assert six[1].endswith("LXE")
@@ -352,7 +352,8 @@ def test_beyond_40k_the_link_limits_and_a_wider_one_lifts_it():
 
 
 def test_a_smaller_dre_takes_longer_and_stays_hidden():
-    rows = engines(Point(40960), traced(MODEL, policy=PUBLISHED), on=(EDGE,)).rows
+    shares, on = constant("x", 0.2, 0.1, MODEL), (EDGE.changed("clusters=2048"),)  # mean keys for several streams
+    rows = engines(Point(40960), shares, (1, 4), on).rows
     assert len(rows) == len(ENGINES)
     whole, inside = (
         np.array([[float(re.split(r"[ ()]+", cell)[k]) for cell in row[3:]] for row in rows]) for k in (0, 1)
@@ -386,7 +387,7 @@ def test_bad_points_are_named():
 
 def test_what_does_not_fit_is_said():
     edge, server = (v.changed(f"kvmu.blocks={1 << 26}") for v in (EDGE, SERVER))
-    assert lacks(edge, Point(10_000_000), constant("x", 0.01, 0.01, MODEL)) == ""
+    assert lacks(edge, Point(10_000_000), constant("x", 0.005, 0.005, MODEL)) == ""
     assert re.fullmatch(r"\d+ of 32 GiB of device memory", lacks(edge, Point(10_000_000), table_ii("resv", MODEL)))
     assert lacks(edge, Point(10_000_000, batch=2), constant("x", 0.001, 0.001, MODEL)).endswith("GiB of the drive")
     assert lacks(server, Point(1 << 20), table_ii("resv", MODEL)) == ""
@@ -485,7 +486,9 @@ def test_policies_on_the_hardware():
     assert all(frame[name].fetched == 0 for name, p in PROFILES.items() if p.home != "host")
     assert frame["hybrid"].seconds == longest["hybrid"].seconds  # of no length of stream
     assert frame["codecsight"].seconds < frame["full"].seconds < frame["resv"].seconds < frame["flexgen"].seconds
-    assert {name for name in longest if not longest[name]} == {"full", "oaken", "codecsight"}
+    # 1M tokens fit nowhere on the device, nor does each layer's room for more than a tenth of them.
+    fits = {name for name in longest if longest[name]}
+    assert fits == {"flexgen", "streamingllm", "hybrid", "resv"}
     far = [p for p in PROFILES.values() if p.home == "host"]
     small = EDGE.changed("kvmu.blocks=1048576")  # fewer than a million tokens take
     assert not any(run_policy(small, p, point_of(p, 1 << 20)) for p in far)
@@ -612,7 +615,7 @@ def test_full_tables_are_said():
 
 def test_a_batch_s_copiers_work_stream_by_stream():
     """Each leader copies what its own tables fetch: a batch takes as much longer on the link as it has streams."""
-    slow = SERVER.changed("kvmu.kv4_group=32")  # whose copier is slower than its link
+    slow = replace(SERVER.changed("kvmu.kv4_group=32"), link=LINKS["pcie6x16"])  # faster than its copiers
     shares = constant("x", 0.2, 0.1, MODEL)
     one, many = (simulate(slow, Point(4096, batch=n), shares).named("fetch") for n in (1, 8))
     assert many == pytest.approx(8 * one, rel=0.02)
