@@ -91,9 +91,12 @@ def branch_of(entry: Entry) -> StateSpaceParams | None:
     return p.state if isinstance(p, HybridParams) and p.ssm != "disabled" else None
 
 
+def without_branch(entry: Entry) -> Entry:
+    """The policy without its history branch, which plays no part in its decisions."""
+    return replace(entry, params=replace(entry.params, ssm="disabled")) if branch_of(entry) else entry
+
+
 def decide(entry: Entry, shape: Shape, blocks: Iterable[Block]) -> list[Decision]:
-    """The decisions of a fresh policy for a stream. A history branch plays no part in them."""
-    if branch_of(entry):
-        entry = replace(entry, params=replace(entry.params, ssm="disabled"))
-    decider = Decider(entry.build(shape))
+    """The decisions of a fresh policy for a stream."""
+    decider = Decider(without_branch(entry).build(shape))
     return [decider.step(block) for block in blocks]

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.policies.mosaic_host import ALLOWED
@@ -21,6 +19,7 @@ from hdl.params import CoreParams
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from scripts.run.window_run import made
 from tb.library.core_simulator import LATENCY, CoreSimulator
@@ -92,10 +91,8 @@ def run(
     from scripts.run.pass_engine import PassEngine
 
     started, found, o = time.perf_counter(), asked.entry(p), asked.options
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
-        hidden = json or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        bar = stack.enter_context(Bar(quiet=json, transient=False))
         shown = made(asked.video, o, folder, bar)
         reference = MosaicReference(found, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)

@@ -92,7 +92,7 @@ def command(
     console.check_used("simulate layer", rest, USED)
     of, notes = policy, list[str]()
     if policy == RESV:
-        own = system_options.selection(select, policy, Decoder())
+        own = system_options.selection(select, policy, Decoder(), p.core)
         plays = [played(p, own, tokens, n, share, latency) for n in cached]
         rows = [row for play in plays for row in measure(play)]
         of, notes = own.name, full_tables(plays)

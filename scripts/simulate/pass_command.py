@@ -76,7 +76,9 @@ def command(
         check(not short, "cache", cache, f"needs {sizes} on {on}: lower --cache or the window")
         done = w.frame() if point.frame else w.token()
     else:
-        chosen = system_options.selection(select, policy, point.model)
+        chosen = system_options.selection(
+            select, policy, point.model, target.core if isinstance(target, Vrex) else None
+        )
         missing = lacks(target, point, chosen)
         check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
         done, what = simulate(target, point, chosen), chosen.name

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
-from rich.progress import track
 from rich.table import Table
 
 from scripts import console
+from scripts.progress import track
 from scripts.simulate import system_options
 from scripts.simulate.layer_command import USED, full_tables, played, title
 from sim.system.share_cycles import CoreShare
@@ -60,9 +60,9 @@ def command(
     """
     p = console.params(preset, param)
     console.check_used("simulate prediction", param, USED)
-    own = system_options.selection(select, "resv", Decoder())
+    own = system_options.selection(select, "resv", Decoder(), p.core)
     plays = [played(p, own, tokens, n, share, latency) for n in cached]
-    rows = [predict(play) for play in track(plays, "passes", console=console.err, transient=True)]
+    rows = [predict(play) for play in track(plays, "passes")]
     if json:
         console.print_json([asdict(row) | {"visible": row.visible} for row in rows])
         return

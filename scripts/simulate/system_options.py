@@ -8,9 +8,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from golden.function_params import ParamError, check
+from golden.text_files import read_text
+from hdl.params import CoreParams
 from sim.system.passes import NOT_SELECTING, selected
 from sim.system.platforms import PLATFORMS, Vrex, platform
-from sim.system.selection import Record, chosen, fetching, recorded, records
+from sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
 from sim.system.timeline import Point
 from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii
 
@@ -33,7 +35,8 @@ Select = Annotated[
         "--select",
         metavar="STREAM[:POLICY]",
         help=f"What is fetched: of a stream ({', '.join(records())}; {STREAM} by default) or results.json of "
-        f"`vrex stream`, by one of its policies (resv by default); or {TABLE}, the shares of V-Rex's Table II.",
+        "`vrex stream`, by one of its policies (that of the preset's reading by default); or "
+        f"{TABLE}, the shares of V-Rex's Table II.",
     ),
 ]
 
@@ -60,8 +63,10 @@ def point(policy: str, stage: str, cache: int = 40960, batch: int = 1, model: De
     return Point(cache, batch, rows, stage == "frame", policy, model)
 
 
-def selection(name: str | None, policy: str, model: Decoder) -> Selection:
+def selection(name: str | None, policy: str, model: Decoder, of: CoreParams | None = None) -> Selection:
     """The selection that --select names. If it is left out: what resv fetched on `STREAM`, of others Table II's shares.
+
+    of : the core, whose reading of ReSV is taken where no policy is named; the default reading if not given
 
     Raises `ParamError` where the shares are not those of the policy.
     """
@@ -70,19 +75,19 @@ def selection(name: str | None, policy: str, model: Decoder) -> Selection:
         return selected(Point(1, policy=policy, model=model), None)
     if name == TABLE or (name is None and policy != "resv"):
         return table_ii(policy, model)
-    name = name or STREAM
+    name, default = name or STREAM, of_reading(of.dre.reading if of else POLICY)
     stream, own = (name, "") if ":" not in name or name.endswith(".json") else name.rsplit(":", 1)
     if policy != "resv":
         check(own in ("", policy), "select", name, f"names another policy than {policy}: leave one out")
         own = policy
     if stream in records():
         known = records()[stream]
-        return measured(model, known[chosen(stream, own, known)])
+        return measured(model, known[chosen(stream, own, known, default)])
     path, some = Path(stream), f"{TABLE}, one of {', '.join(records())}, or a results.json file"
     check(path.suffix == ".json", "select", name, f"must be {some}")
 
     def taken(results: dict) -> Record:
-        return recorded(results, chosen(stream, own, fetching(results)))
+        return recorded(results, chosen(stream, own, fetching(results), default))
 
     return measured(model, read_results(path, taken))
 
@@ -90,7 +95,7 @@ def selection(name: str | None, policy: str, model: Decoder) -> Selection:
 def read_results(path: Path, what: Callable[[dict], T]) -> T:
     """`what` of a results.json. Raises: `ValueError` for any other file."""
     try:
-        return what(json.loads(path.read_text()))
+        return what(json.loads(read_text(path)))
     except ParamError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:

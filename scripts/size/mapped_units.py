@@ -14,6 +14,7 @@ from golden.function_params import ParamError, check
 from hdl import emit
 from hdl.params import SystemParams
 from scripts import console
+from scripts.progress import Step
 from synth import flow, table3
 from synth.liberty import SynthError
 
@@ -27,7 +28,12 @@ def valid() -> list[str]:
 
 Liberty = Annotated[
     list[Path] | None,
-    typer.Option("--liberty", help="Liberty file (may be .gz); repeat it for a library in several files."),
+    typer.Option(
+        "--liberty",
+        parser=console.source,
+        metavar="PATH",
+        help="Liberty file (may be .gz); repeat it for a library in several files.",
+    ),
 ]
 Effort = Annotated[str, typer.Option("--effort", help="Map for least area or for least delay: area or speed.")]
 Target = Annotated[
@@ -148,7 +154,7 @@ def _measure(m: Mapped) -> None:
                 m.errors.append(str(e))
 
     try:
-        with console.err.status("") as status:
+        with Step() as status:
             for unit in units:
                 status.update(f"generating {unit}")
                 parts: dict[str, Any]

@@ -2,8 +2,9 @@
 
 `golden.program.system_map` gives the places of a system's arrays. Here only the sizes count, so no program is compiled.
 A layer's arrays lie among its weights, so each layer has its own mean keys, and its own room for fetched entries: as
-many as the table needs that fetches most. Each stream has tables, rings, mean keys and fetched entries of its own. A policy
-that fetches everything has no program; two layers' entries count for it, as on a GPU.
+many as the table needs that fetches most. Each stream has tables, rings, mean keys and fetched entries of its own.
+
+A policy that fetches everything has no program; two layers' entries count for it, as on a GPU.
 """
 
 from collections.abc import Iterator
@@ -89,4 +90,3 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
         "fetched": streams * own.fetched,
         "work": own.work,
     }
-

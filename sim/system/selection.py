@@ -135,16 +135,21 @@ def records() -> dict[str, dict[str, Record]]:
     return read(FILE.read_text())
 
 
-def chosen(name: str, policy: str, known: Iterable[str]) -> str:
+def of_reading(reading: str) -> str:
+    """The policy of a reading of ReSV (`golden.function_params.READINGS`), which a preset names."""
+    return POLICY if reading == POLICY else f"{POLICY}-{reading}"
+
+
+def chosen(name: str, policy: str, known: Iterable[str], default: str = POLICY) -> str:
     """The policy to take of `known`, of which a stream or file `name` has records.
 
-    policy : as asked for; empty takes the default function, or the only one
+    policy : as asked for; empty takes `default`, or the only one
 
     Raises `ParamError` where there is none of that name, or where several are left.
     """
     names = list(known)
     check(bool(names), "select", name, "has no policy that fetches a part of the cache: run `vrex stream` with one")
-    found = policy or (names[0] if len(names) == 1 else POLICY)
+    found = policy or (names[0] if len(names) == 1 else default)
     check(
         found in names, "select", name, f"has records of {', '.join(names)}: take one of them, as in {name}:{names[0]}"
     )

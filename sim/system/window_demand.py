@@ -14,7 +14,7 @@ from golden.policies.blocks import Block, Shape
 from golden.policies.full_streaming_rekv import Full
 from golden.policies.registry import Entry
 from golden.policies.state_space import StateSpaceParams
-from golden.policies.window_decisions import Decider, branch_of
+from golden.policies.window_decisions import Decider, branch_of, without_branch
 from golden.program.window_slots import Decision, Slots, sizes
 from sim.system.workload import Decoder, Session
 
@@ -92,7 +92,7 @@ def demand(
     the policy does.
     """
     shape = Shape(1, model.heads, model.kv_heads, model.head, ((1.0,) * (model.head // 2),))
-    decider, decisions = Decider(entry.build(shape)), list[Decision]()
+    decider, decisions = Decider(without_branch(entry).build(shape)), list[Decision]()
     drops = entry.policy is not Full
     frames = frames if drops else 1
     counted, dropped, largest = -1, 0, 0

@@ -1,5 +1,7 @@
 """Every command given what it cannot use: exit code 2, one line that names it, nothing written, no traceback."""
 
+import hashlib
+import json
 import os
 import re
 import shlex
@@ -10,6 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import tb.library.runner
+from hdl import generated
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 
@@ -287,6 +290,10 @@ TYPED = {
     "simulate selection file": "file: not a results.json",
     "simulate policies nowhere": "nowhere: No such file",
     "simulate policies --platform agx": "platform='agx'",
+    "area hcu --liberty pipe": "--liberty=pipe: must be a regular file, for it is read more than once",
+    "generate hcu --design pipe": "pipe: must be a regular file",
+    "generate hcu --design pipe.toml": "pipe.toml: must be a regular file",
+    "trace pipe -o new": "pipe: not a file",
     # Folders and files that are written.
     "stream world --codec --vectors new": "must end in .npz",
     "stream world --codec --vectors ''": "--vectors='': must name a file",
@@ -332,6 +339,8 @@ def place(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name, text in {"file": "text\n", "folder/wrong": "text\n", "wrong.json": "{}", "program": "end\n"}.items():
         (tmp_path / name).write_text(text)
+    for name in ("pipe", "pipe.toml"):
+        os.mkfifo(tmp_path / name)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     (tmp_path / "trace.safetensors").symlink_to(FIXTURE)
     can = os.access
@@ -354,6 +363,26 @@ def refused(place: Path, line: str) -> str:
 @pytest.mark.parametrize("line", TYPED)
 def test_is_one_line(line, place):
     assert TYPED[line] in refused(place, line)
+
+
+def test_a_byte_order_mark_and_other_line_ends_are_read_over(tmp_path):
+    """Editors leave them in a design, in a program, in recorded results, and in a generated folder."""
+
+    def marked(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        return path
+
+    design = marked("d.toml", 'preset = "tiny"\nclusters = 32\n')
+    run = CliRunner().invoke(app, ["asm", str(marked("program", "halt\n")), "--design", str(design)])
+    assert run.exit_code == 0, run.stderr
+    results = marked("results.json", "{}\n")
+    assert "KeyError" in CliRunner().invoke(app, ["simulate", "selection", str(results)]).stderr
+    verilog = "module hcu;\nendmodule\n"
+    marked("hcu.v", verilog)
+    manifest = {"top": "hcu", "unit": "hcu", "params": {}, "language": "verilog2005"}
+    marked("manifest.json", json.dumps(manifest | {"sha256": hashlib.sha256(verilog.encode()).hexdigest()}))
+    assert not generated.edited(generated.read(tmp_path))
 
 
 def test_every_command_is_typed_wrongly():

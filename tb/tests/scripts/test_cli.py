@@ -25,7 +25,7 @@ def vrex(*args: str):
 
 
 def test_presets():
-    assert set(json.loads(vrex("presets", "--json").stdout)) == {"tiny", "small", "core", "edge8", "server48", "omni"}
+    assert set(json.loads(vrex("presets", "--json").stdout)) == set(PRESETS)
     assert "│ hcu.n_w " in vrex("presets").stdout
 
 

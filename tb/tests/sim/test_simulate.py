@@ -361,7 +361,7 @@ def test_a_smaller_dre_takes_longer_and_stays_hidden():
     assert (np.diff(inside, axis=0) >= 0).all()  # none is larger than the one before
     assert (inside[-1] > 2 * inside[0]).all()
     assert (np.diff(whole, axis=0) >= 0).all()
-    assert whole[1, 0] - whole[0, 0] <= inside[1, 0] - inside[0, 0]
+    assert whole[1, 0] - whole[0, 0] <= inside[1, 0] - inside[0, 0] + 0.2  # of printed times
 
 
 def test_a_resident_cache_is_not_fetched():
@@ -394,7 +394,7 @@ def test_what_does_not_fit_is_said():
     assert lacks(EDGE, Point(1 << 20), constant("x", 0.05, 0.05, MODEL)) == ""
     few = EDGE.changed(f"kvmu.blocks={1 << 22}")
     assert lacks(few, Point(1 << 20), constant("x", 0.05, 0.05, MODEL)) == "142 of 128 GiB of blocks (kvmu.blocks)"
-    packed = edge.changed("kvmu.kv4_group=32")  # a quarter of the bytes at home
+    packed = EDGE.changed("kvmu.kv4_group=32", f"kvmu.blocks={1 << 27}")  # a quarter of the bytes at home
     assert lacks(packed, Point(10_000_000, batch=2), constant("x", 0.001, 0.001, MODEL)) == ""
 
 
@@ -595,6 +595,8 @@ def test_any_policy_s_record_is_taken(tmp_path):
     refused = vrex("simulate", "pass", "--select", f"{path}:rekv")
     assert refused.exit_code == 2
     assert f"select='{path}': has records of resv, mosaic: take one of them, as in {path}:resv" in refused.stderr
+    published = vrex("simulate", "pass", "--cache", "1024", "--preset", "vrex8", "--json")  # a preset's own reading
+    assert json.loads(published.stdout)["selection"].startswith("resv-buckets on world (Th_hd 7")
     assert "select='world': has records of resv, resv-buckets" in vrex("simulate", "pass", "--select", "world:x").stderr
 
 

@@ -399,7 +399,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
 
-WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
+WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6", "resv": "buckets"}
 OTHERS = {"kvmu.kv4_group": "16", "vpe.features": "hybrid"}  # of parameters that few values suit
 NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
 
@@ -683,6 +683,25 @@ def test_files(tmp_path):
     assert texts == ["1, a"]
     pareto_front.write(tmp_path, wanted[1:2], found[1:2], ("cycles", "area"))  # nothing but failures
     assert sorted(f.name for f in tmp_path.iterdir()) == files[2:], "no empty plot, and none of the sweep before"
+
+
+def test_labels_of_a_plot_cover_nothing():
+    """Thirty points at a knee, all on the front: no label lies on another, and the chosen one has its own."""
+    wanted = [{"hcu.n_h": i, "wtu.n_w": 16} for i in range(30)]
+    found = [Row({"cycles": 100 + 0.9**i * 3, "area": 100.0 + i * 0.1 + i // 20 * 40}) for i in range(30)]
+    best = pareto_front.front_of(found, ("cycles", "area"))
+    choice = pareto_front.chosen(found, best, ("cycles", "area"))
+    figure = pareto_front.plot(wanted, found, set(best), "cycles", "area", choice)
+    figure.draw_without_rendering()
+    labels = figure.axes[0].texts
+    boxes = [t.get_window_extent() for t in labels]
+    assert len(labels) > 3
+    assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    assert all(figure.axes[0].bbox.contains(*corner) for b in boxes for corner in (b.min, b.max))
+    assert labels[0].get_text() == f"{choice}, 16"
+    (legend,) = figure.legends
+    assert f"chosen: hcu.n_h={choice}, wtu.n_w=16" in [t.get_text() for t in legend.get_texts()]
+    assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
 
 
 def test_an_objective_that_is_the_same_everywhere_is_not_plotted(tmp_path):
