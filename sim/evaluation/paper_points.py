@@ -92,7 +92,7 @@ class Points:
         """
         model, target = Decoder(), PLATFORMS[on]
         shares = table_ii(policy, model) if select == TABLE_II else traced(model, select, PUBLISHED)
-        made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r}"
+        made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r} {shares.cluster} {shares.sizes}"
         key = f"{on} {cache} {batch} {stage} {policy} {select} {hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         if key not in self.known:
             p = simulate(target, Point(cache, batch, ROWS[stage], stage == "frame", policy), shares)

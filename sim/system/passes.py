@@ -1,6 +1,7 @@
 """Simulates one pass on any platform, and says whether its data fit the memories."""
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from sim.system.accelerator import run as run_vrex
 from sim.system.device_memory import arrays
@@ -72,5 +73,5 @@ def lacks(platform: Vrex | Gpu, point: Point, selection: Selection) -> str:
         number = layer.blocks(home, min(platform.core.dre.hcu.clusters, wanted))
         all_cores = k.block_bytes * layer.shares.teams
         needs.append(("blocks (kvmu.blocks)", number * all_cores, k.blocks * all_cores))
-    short = (f"{n / 2**30:,.0f} of {there / 2**30:,.0f} GiB of {what}" for what, n, there in needs if n > there)
+    short = (f"{ceil(n / 2**30):,} of {there / 2**30:,.0f} GiB of {what}" for what, n, there in needs if n > there)
     return next(short, "")

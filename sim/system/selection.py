@@ -6,9 +6,12 @@ for as many clusters as those of the presets. Commands:
 
     vrex stream world --policy resv,resv-buckets -p resv.resv.max_clusters=16384 --tokens 10 --fps 15 --gop 16 \
         --frames 180 -o build/selection
-    vrex stream world bigbuckbunny bikes --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 \
-        --gop 16 --frames 56 -o build/selection36
-    vrex simulate selection build/selection/results.json build/selection36/*/results.json -o sim/system/selections.json
+    vrex stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 --frames 56 \
+        -o build/selection36
+    vrex simulate selection build/selection/results.json build/selection36/results.json -o sim/system/selections.json
+
+Of `bigbuckbunny36` and `bikes36` only the shares of `resv-buckets` were recorded (`--policy resv-buckets --gop 16
+--frames 56`). Their clusters are taken to have 32 tokens, as in V-Rex's paper.
 
 The share of a layer and head is (kept - resident) / (1 - resident). This takes out the recent window and the sinks,
 which are never fetched, so that the share holds for any cache length. A table of several heads fetches the union of

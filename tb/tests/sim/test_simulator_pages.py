@@ -25,7 +25,6 @@ def test_device_memory(v, cache):
     assert f"| {' | '.join(memory(v, Point(cache), SHARES))} |" in TABLES
 
 
-@pytest.mark.slow
 def test_short_frames():
     for heads in (1, 2, 8):
         own = [v.changed(f"kvmu.entry_bytes={512 * heads}") for v in (EDGE, SERVER)]
