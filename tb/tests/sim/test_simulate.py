@@ -704,7 +704,7 @@ def test_parameters_without_effect_are_refused(module):
         (("simulate", "pass", "--cache", "0"), "--cache=0: must be at least 1"),
         (
             ("simulate", "pass", "--cache", "10000000"),
-            "cache=10000000: needs 41 of 32 GiB of device memory on edge",
+            "cache=10000000: needs 304 of 32 GiB of device memory on edge",
         ),
         (("simulate", "limits", "--batch", "0"), "--batch=0: must be at least 1"),
         (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),
