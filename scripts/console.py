@@ -124,7 +124,10 @@ Jobs = Annotated[
 Tokens = Annotated[int, typer.Option("--tokens", min=1, help="New tokens of the pass, which is a frame.")]
 Cached = Annotated[list[int], typer.Option("--cached", min=1, help="Tokens in the cache. May be repeated.")]
 Share = Annotated[
-    float, typer.Option("--share", min=0, max=1, help="Share of the cached, not recent entries that is fetched.")
+    float | None,
+    typer.Option(
+        "--share", min=0, max=1, help="Share of the cached, not recent entries that is fetched; that of --select."
+    ),
 ]
 Latency = Annotated[int, typer.Option("--latency", min=1, help="Cycles from a burst's address to its first beat.")]
 

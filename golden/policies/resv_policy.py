@@ -3,6 +3,7 @@
 `golden.retrieval.resv` defines the algorithm; here it meets the store, the ledger and prefetch.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,7 @@ class ReSVPolicy(Policy):
         self.stored = [History(shape) for _ in range(shape.layers if group else 0)]
         self.layers = [ReSV(params.resv, shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
         self.predicted: set[int] = set()  # layers whose guessed tokens are prefetched
+        self.sizes: dict[str, Counter[int]] = {}  # by stage: tokens at home of each cluster that a table fetched
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         resv, p = self.layers[layer], self.params.resv
@@ -91,20 +93,23 @@ class ReSVPolicy(Policy):
     def select(self, step: Step) -> Selected:
         layer = step.layer
         if not (layer in self.predicted and self.params.prefetch == "only"):
-            keep = self._retrieve(layer, step.q, "fetch")
+            keep = self._retrieve(layer, step.q, "fetch", self.sizes.setdefault(step.block.stage, Counter()))
         else:
             keep = self.store.readable(layer, step.block)
         self.predicted.discard(layer)
         if self.uses_ahead and step.ahead is not None:
             assert step.x is not None  # from which `ahead` was guessed
             self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
-            self._retrieve(layer + 1, step.ahead, "prefetch")
+            self._retrieve(layer + 1, step.ahead, "prefetch", Counter())
             self.predicted.add(layer + 1)
         stored = self.stored[layer] if self.stored else None
         return Selected(keep, stored.k, stored.v) if stored else Selected(keep)
 
-    def _retrieve(self, layer: int, q: np.ndarray, reason: str) -> np.ndarray:
-        """Choose clusters and fetch their tokens; returns the tokens to attend to, bool [kv_heads, n]."""
+    def _retrieve(self, layer: int, q: np.ndarray, reason: str, sizes: Counter[int]) -> np.ndarray:
+        """Choose clusters and fetch their tokens; returns the tokens to attend to, bool [kv_heads, n].
+
+        sizes : counts the chosen clusters by their tokens at home
+        """
         resv = self.layers[layer]
         got = resv.retrieve(q.astype(BF16))
         for codes in got.codes:
@@ -112,6 +117,9 @@ class ReSVPolicy(Policy):
             self.ledger.work("prediction", rows * clusters * self.shape.head_size)
             self.ledger.work("compare", rows * clusters)
             self.ledger.sort(clusters, rows)
+        for of, chosen in zip(resv.cluster_of, got.clusters, strict=True):
+            home = np.bincount(of[~resv.resident()], minlength=len(chosen))[chosen]
+            sizes.update(home[home > 0].tolist())
         keep, fetched = (np.zeros((self.shape.kv_heads, self.store.length), bool) for _ in range(2))
         keep[:, : resv.length], fetched[:, : resv.length] = got.keep, got.fetched
         self.store.fetch(layer, fetched, reason, self._pieces(layer, got))

@@ -1,14 +1,18 @@
 """Figures of a policy's run compared with full attention on the same stream: tokens, errors, bytes, operations."""
 
+from collections import Counter
+
 import numpy as np
 
 from golden.policies.codecsight_policy import CodecSightPolicy
 from golden.policies.hybrid import Hybrid
 from golden.policies.mosaic import Mosaic
 from golden.policies.policy_run import Record, Run
+from golden.policies.resv_policy import ReSVPolicy
 
 STAGES = {"frame": ("frame",), "answer": ("question", "generation"), "generation": ("generation",)}
 PLACES = ("device", "host")
+TYPICAL = 32  # sizes that stand for those of all clusters
 
 
 def summary(run: Run, teacher: Run) -> dict:
@@ -126,6 +130,30 @@ def unions(run: Run, stage: str) -> np.ndarray:
     """
     past = [r.unions / r.start for r in run.records if r.stage == stage and r.start and not np.isnan(r.kept).all()]
     return np.mean(past, axis=0) if past else np.full((run.shape.layers, run.shape.kv_heads), np.nan)
+
+
+def clusters(run: Run) -> dict:
+    """How the tokens of a policy with tables of clusters lie at home; empty for the others.
+
+    * `tokens`: of a cluster, at the stream's end, mean over all clusters of all tables.
+    * `sizes`: for frames and for generation, sizes that stand for those of all fetched clusters (`typical`). A size is
+      the tokens of the cluster that are at home, all of which a fetch brings.
+    """
+    if not isinstance(run.policy, ReSVPolicy):
+        return {}
+    tables = [(table, of) for resv in run.policy.layers for table, of in zip(resv.tables, resv.cluster_of, strict=True)]
+    number, tokens = sum(len(table) for table, _ in tables), sum(int((of >= 0).sum()) for _, of in tables)
+    found = run.policy.sizes
+    stages = {stage: typical(found[stage]) for stage in ("frame", "generation") if found.get(stage)}
+    return {"tokens": tokens / number if number else float("nan"), "sizes": stages}
+
+
+def typical(sizes: Counter[int], number: int = TYPICAL) -> list[int]:
+    """`number` rising sizes with the distribution and the mean of the counted ones, each at least 1."""
+    every = np.sort(np.repeat([*sizes.keys()], [*sizes.values()]))
+    upto = np.interp(np.linspace(0, len(every), number + 1), np.arange(len(every) + 1), [0, *np.cumsum(every)])
+    whole = np.round(upto * number / len(every)).astype(int)  # rounded sums, so that no rounding adds up
+    return sorted(max(1, int(n)) for n in np.diff(whole))
 
 
 def _total(record: Record, prefix: str) -> int:

@@ -30,6 +30,18 @@ class StateSpaceParams:
         check_parameters(self)
 
 
+def products(params: StateSpaceParams, width: int, out: int) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of each product of a branch, by name; arguments as those of `HistoryBranch`."""
+    inner, rank = params.expand * width, -(-width // 16)
+    low = rank + 2 * params.state
+    return {"in_proj": (width, 2 * inner), "x_proj": (inner, low), "dt_proj": (rank, inner), "out_proj": (inner, out)}
+
+
+def scan_macs(params: StateSpaceParams, width: int) -> int:
+    """MACs of a token beside the products: convolution, and dt A, dt x B, A h + B x, C h of the scan."""
+    return params.expand * width * (params.conv + 4 * params.state + 2)
+
+
 @dataclass
 class State:
     """The state of B sequences that passes from chunk to chunk."""
@@ -43,11 +55,9 @@ class State:
         return self.conv.nbytes + self.h.nbytes
 
 
-def branch_macs(p: StateSpaceParams, width: int, out: int) -> int:
-    """MACs of a branch for one token: projections, convolution, and dt A, dt x B, A h + B x, C h of the scan."""
-    inner, rank = p.expand * width, -(-width // 16)
-    projections = width * 2 * inner + inner * (rank + 2 * p.state) + rank * inner + inner * out
-    return projections + inner * (p.conv + 4 * p.state + 2)
+def branch_macs(params: StateSpaceParams, width: int, out: int) -> int:
+    """MACs of a branch for one token: products and scan."""
+    return sum(k * n for k, n in products(params, width, out).values()) + scan_macs(params, width)
 
 
 class HistoryBranch:

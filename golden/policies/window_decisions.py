@@ -92,16 +92,19 @@ def branch_of(entry: Entry) -> StateSpaceParams | None:
     return p.state if isinstance(p, HybridParams) and p.ssm != "disabled" else None
 
 
+def without_branch(entry: Entry) -> Entry:
+    """The policy without its history branch, which plays no part in its decisions."""
+    return replace(entry, params=replace(entry.params, ssm="disabled")) if branch_of(entry) else entry
+
+
 def decide(
     entry: Entry, shape: Shape, blocks: Iterable[Block], masks: Iterable[np.ndarray] | None = None
 ) -> list[Decision]:
-    """The decisions of a fresh policy for a stream. A history branch plays no part in them.
+    """The decisions of a fresh policy for a stream.
 
     masks : tokens of CodecSight's frames with codec data, bool [g, g] each, in place of its own pruner's
     """
-    if branch_of(entry):
-        entry = replace(entry, params=replace(entry.params, ssm="disabled"))
-    policy = entry.build(shape)
+    policy = without_branch(entry).build(shape)
     if masks is not None and isinstance(policy, CodecSightPolicy):
         given = iter(masks)
         policy.pruner = lambda frame: next(given)

@@ -18,14 +18,14 @@ from scripts.progress import Step
 from sim.evaluation import other_papers
 from sim.evaluation.paper_numbers import numbers
 from sim.evaluation.paper_points import Claims, Number, Points
-from sim.system.selection import RATIOS
+from sim.system.selection import records
 
 OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
 
 
 def command(
     trace: Annotated[
-        str, typer.Option(help=f"Recorded stream whose shares stand beside Table II's: {', '.join(RATIOS)}.")
+        str, typer.Option(help=f"Recorded stream whose shares stand beside Table II's: {', '.join(records())}.")
     ] = "world",
     output: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def command(
     which also says what an agreement is worth: predicted, on fits, fitted, restated or an accident. A
     second table does so for the latencies in the text of CodecSight, Mosaic and hybrid memory.
     """
-    check(trace in RATIOS, "trace", trace, f"must be one of {', '.join(RATIOS)}")
+    check(trace in records(), "trace", trace, f"must be one of {', '.join(records())}")
     if output:
         output.mkdir(parents=True, exist_ok=True)
     points = Points(output / "points.json" if output else None)

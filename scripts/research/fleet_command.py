@@ -102,15 +102,21 @@ def as_csv(devices: list[Device], rows: list[Row]) -> str:
 
 def table(devices: list[Device], rows: list[Row]) -> Table:
     """A table with one row for each device."""
-    out = Table("platform", "policy", "streams", "fps", "hours", "keeps up", "limit", "busy", "kJ", "TB fetched",
-                "last pass", title="A fleet")  # fmt: skip
+    columns = ("platform", "policy", "streams", "fps", "hours", "keeps up", "limit", "tables have room", "busy", "kJ")
+    out = Table(*columns, "TB fetched", "last pass", title="A fleet")
     for d, row in zip(devices, rows, strict=True):
         r = row.result
         cells = (f"{d.streams}", f"{d.fps:g}", f"{d.hours:g}")
         if row.error:
             out.add_row(d.platform, label(d.policy), *cells, row.error)
             continue
-        share = (f"{r['hours']:.2f} h", str(r["limit"]), f"{r['busy']:.1%}", f"{r['joules'] / 1e3:,.1f}")
+        share = (
+            f"{r['hours']:.2f} h",
+            str(r["limit"]),
+            f"{r['room']:.2f} h",
+            f"{r['busy']:.1%}",
+            f"{r['joules'] / 1e3:,.1f}",
+        )
         out.add_row(
             d.hardware.name,
             label(d.policy),

@@ -5,7 +5,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from golden.function_params import ParamError, check
 from golden.inputs import video as video_in
 from golden.inputs.codec import motion_class
 from golden.policies.registry import ALL, POLICIES, Entry, entry, override
-from golden.policies.run_figures import ratios, series, summary, unions
+from golden.policies.run_figures import clusters, ratios, series, summary, unions
 from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
 from scripts.progress import Bar
@@ -211,15 +211,18 @@ def run_stream(video: str, entries: dict[str, Entry], options: Options, output: 
             texts |= {name: text} if text else {}
             policies[name] = {
                 "params": str(run.policy.params),
+                "parameters": asdict(run.policy.params),
                 **summary(run, teacher),
                 "ratio": ratios(run).tolist(),
                 "unions": {stage: unions(run, stage).tolist() for stage in ("frame", "generation")},
+                "clusters": clusters(run),
                 "series": series(run, teacher),
             }
     results = finite(
         {
             "source": stream.source,
             "tokens": teacher.length,
+            "entry_bytes": teacher.shape.entry_bytes,
             "motion": {"pixels": stream.motion, "class": motion_class(stream.motion)},
             "fallbacks": list(stream.fallbacks),
             "layers": list(stream.layers),

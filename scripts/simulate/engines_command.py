@@ -23,6 +23,6 @@ def command(
     """Time a pass with DREs of different sizes."""
     system_options.check_names(on, system_options.SYSTEMS, policy, stage)
     point = system_options.point(policy, stage, cache)
-    chosen = system_options.selection(select, policy, point.model)
     platforms = tuple(system_options.systems(on, preset, param))
+    chosen = system_options.selection(select, policy, point.model, platforms[0].core)
     curve_table.show([engines(point, chosen, (batch,) if batch else BATCHES, platforms)], json)

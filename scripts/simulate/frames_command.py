@@ -18,12 +18,12 @@ def command(
     ] = None,
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
-    select: system_options.Select = "world",
+    select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
     """Time passes on presets as generated, tables included."""
     system_options.check_names(on, system_options.SYSTEMS, stage=stage)
     point = system_options.point("resv", stage, batch=batch)
-    chosen = system_options.selection(select, "resv", point.model)
     found = system_options.systems(on, preset, param)
+    chosen = system_options.selection(select, "resv", point.model, found[0].core)
     curve_table.show(frames(found, point, chosen, (cache,) if cache else CACHES), json)

@@ -12,7 +12,7 @@ from rich.table import Table
 from golden.function_params import check
 from hdl.params import SystemParams
 from scripts import console
-from scripts.simulate import window_options
+from scripts.simulate import system_options, window_options
 from scripts.simulate.window_options import ON_CORE
 from sim.evaluation.core_policies import MOSAIC, RESV
 from sim.system.mosaic_demand import WORLD, MosaicDemand
@@ -20,9 +20,7 @@ from sim.system.mosaic_share import MosaicShare
 from sim.system.share_cycles import UNITS, CoreShare
 from sim.system.window_demand import WindowDemand, demand
 from sim.system.window_share import WindowShare
-from sim.system.workload import Decoder
-
-SHARE = 0.327  # of V-Rex Table II, in frames
+from sim.system.workload import Decoder, Selection
 
 LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
 NOTE = (
@@ -75,7 +73,8 @@ def command(
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = RESV,
     tokens: console.Tokens = 10,
     cached: console.Cached = [1024, 10240, 40960],  # noqa: B006
-    share: console.Share = SHARE,
+    select: system_options.Select = None,
+    share: console.Share = None,
     latency: console.Latency = 100,
     video: window_options.Video = "world",
     fps: window_options.Fps = 2.0,
@@ -91,11 +90,16 @@ def command(
     found, rest = window_options.policies([policy], param or [])
     p = console.params(preset, rest)
     console.check_used("simulate layer", rest, USED)
+    of, notes = policy, list[str]()
     if policy == RESV:
-        rows = [row for n in cached for row in measure(CoreShare(p, LLAMA, tokens, n, share, latency))]
+        own = system_options.selection(select, policy, Decoder(), p.core)
+        plays = [played(p, own, tokens, n, share, latency) for n in cached]
+        rows = [row for play in plays for row in measure(play)]
+        of, notes = own.name, full_tables(plays)
     else:
         why = "whose share is mosaic.ratio" if policy == MOSAIC else "which fetches nothing"
-        check(share == SHARE, "--share", share, f"has no effect on {policy}, {why}: leave it out")
+        for name, value in (("--share", share), ("--select", select)):
+            check(value is None, name, value, f"has no effect on {policy}, {why}: leave it out")
     if policy == MOSAIC:
         rows = [
             row for n in cached for row in clustered(p, MosaicDemand(found[policy].params, WORLD, n, tokens), latency)
@@ -117,13 +121,26 @@ def command(
         "cycles",
         *UNITS,
         "limit",
-        title=title(f"Llama-3 8B, a layer, {policy}", preset, p),
+        title=title(f"Llama-3 8B, a layer, {of}", preset, p),
     )
     for row in rows:
         shares = (f"{getattr(row, unit) / max(1, row.cycles):.1%}" for unit in UNITS)
         out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
     console.out.print(out)
-    console.out.print(NOTE, highlight=False)
+    for note in (NOTE, *notes):
+        console.out.print(note, highlight=False)
+
+
+def played(p: SystemParams, own: Selection, tokens: int, cached: int, share: float | None, latency: int) -> CoreShare:
+    """Core 0's share of a pass over `cached` tokens. share : of the entries; that of the selection if not given"""
+    mean = float(own.layers("frame").mean()) if share is None else share
+    return CoreShare(p, LLAMA, tokens, cached, mean, latency, own.cluster)
+
+
+def full_tables(plays: list[CoreShare]) -> list[str]:
+    """A remark for each pass whose tables do not hold the clusters that its tokens would open."""
+    full = (x for x in plays if x.wanted > x.clusters)
+    return [f"{x.cached:,} cached: tables full, {x.clusters:,} of {x.wanted:,} clusters." for x in full]
 
 
 def title(what: str, preset: str, p: SystemParams) -> str:

@@ -11,9 +11,10 @@ from golden.policies.window_decisions import WINDOWED
 from scripts import console
 from scripts.simulate import system_options, window_options
 from sim.evaluation.core_policies import MOSAIC
+from sim.system.device_memory import arrays
 from sim.system.mosaic_demand import WORLD, MosaicDemand
 from sim.system.mosaic_pass import MosaicPass
-from sim.system.passes import lacks, simulate
+from sim.system.passes import lacks, remarks, selected, simulate
 from sim.system.platforms import PLATFORMS, Vrex, platform
 from sim.system.timeline import Pass
 from sim.system.window_demand import demand
@@ -51,6 +52,7 @@ def command(
     check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     system_options.check_names(on, PLATFORMS, None, stage)
     window_options.check_used(ctx, [policy])
+    notes, held = list[str](), dict[str, int]()
     entries, rest = window_options.policies([policy] if policy in (*WINDOWED, MOSAIC) else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest)
@@ -68,24 +70,33 @@ def command(
             coded = window_options.coded([policy], video, fps, gop)
             w = WindowPass(target, demand(entries[policy], point.model, cache, coded, at_once), point)
             what = f"{w.d.held} tokens held"
+        held = {"weights": w.device_bytes - w.held_bytes, "others": w.held_bytes}
         short = w.device_bytes > target.capacity
         sizes = f"{w.device_bytes / 2**30:,.0f} of {target.capacity / 2**30:,.0f} GiB of device memory"
         check(not short, "cache", cache, f"needs {sizes} on {on}: lower --cache or the window")
         done = w.frame() if point.frame else w.token()
     else:
-        chosen = system_options.selection(select, policy, point.model)
+        chosen = system_options.selection(
+            select, policy, point.model, target.core if isinstance(target, Vrex) else None
+        )
         missing = lacks(target, point, chosen)
         check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
         done, what = simulate(target, point, chosen), chosen.name
+        notes = remarks(target, point, chosen)
+        held = arrays(target, point, selected(point, chosen))
     if output:
         from sim.evaluation.paper_plots import timeline
 
         for path in timeline(target, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)
     if json:
-        console.print_json(report(done) | {"selection": what})
+        console.print_json(report(done) | {"selection": what, "remarks": notes, "device": held})
         return
-    console.out.print(stages(done, f"{stage} of {point.batch} x {cache} tokens, {policy} on {target.name}, {what}"))
+    of = f"{policy}, {what}" if entries else what
+    console.out.print(stages(done, f"{stage} of {point.batch} x {cache} tokens on {target.name}, {of}"))
+    sizes = ", ".join(f"{name} {n / 1e6:,.0f}" for name, n in held.items())
+    for note in [f"MB of device memory: {sizes}"] * bool(held) + notes:
+        console.out.print(note, highlight=False)
 
 
 def report(p: Pass) -> dict:

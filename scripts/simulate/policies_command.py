@@ -59,8 +59,8 @@ def command(
         check(batch == 1, "batch", batch, "must be 1 with --policy: each stream has a window, and passes of its own")
         entries, rest = window_options.policies(names, param or [])
         decoder = window_options.model(model)
-        shares = system_options.selection(select or "world", "resv", decoder)
         (v,) = system_options.systems(on, preset, rest)
+        shares = system_options.selection(select, "resv", decoder, v.core)
         coded = window_options.coded(names, video, fps, gop)
         rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, shares, coded, at_once)
         if json:

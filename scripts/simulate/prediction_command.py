@@ -6,8 +6,10 @@ from rich.table import Table
 
 from scripts import console
 from scripts.progress import track
-from scripts.simulate.layer_command import LLAMA, USED, title
+from scripts.simulate import system_options
+from scripts.simulate.layer_command import USED, full_tables, played, title
 from sim.system.share_cycles import CoreShare
+from sim.system.workload import Decoder
 
 NOTE = (
     "clustering: hash bits, clusters and places. rank: queries times Key_cluster. codes: score codes and the choice. "
@@ -47,7 +49,8 @@ def command(
     param: console.Param = None,
     tokens: console.Tokens = 10,
     cached: console.Cached = [10240, 40960],  # noqa: B006
-    share: console.Share = 0.327,
+    select: system_options.Select = None,
+    share: console.Share = None,
     latency: console.Latency = 100,
     json: console.Json = False,
 ) -> None:
@@ -57,19 +60,21 @@ def command(
     """
     p = console.params(preset, param)
     console.check_used("simulate prediction", param, USED)
-    lengths = track(cached, "passes")
-    rows = [predict(CoreShare(p, LLAMA, tokens, n, share, latency)) for n in lengths]
+    own = system_options.selection(select, "resv", Decoder(), p.core)
+    plays = [played(p, own, tokens, n, share, latency) for n in cached]
+    rows = [predict(play) for play in track(plays, "passes")]
     if json:
         console.print_json([asdict(row) | {"visible": row.visible} for row in rows])
         return
     counts = ("cached", "tables", "entries", "clusters", "layer")
     parts = ("clustering", "rank", "codes", "visible", "fetch", "switch")
-    out = Table(*counts, *parts, title=title("KV prediction, Llama-3 8B", preset, p))
+    out = Table(*counts, *parts, title=title(f"KV prediction, Llama-3 8B, {own.name}", preset, p))
     for row in rows:
         shares = (f"{getattr(row, n):,} ({getattr(row, n) / row.layer:.2%})" for n in parts)
         out.add_row(*(f"{getattr(row, n):,}" for n in counts), *shares)
     console.out.print(out)
-    console.out.print(NOTE, highlight=False)
+    for note in (NOTE, *full_tables(plays)):
+        console.out.print(note, highlight=False)
 
 
 def predict(share: CoreShare) -> Prediction:

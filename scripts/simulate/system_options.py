@@ -7,18 +7,20 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from golden.function_params import check
+from golden.function_params import ParamError, check
 from golden.text_files import read_text
+from hdl.params import CoreParams
 from sim.system.passes import NOT_SELECTING, selected
 from sim.system.platforms import PLATFORMS, Vrex, platform
-from sim.system.selection import RATIOS, shares
+from sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
 from sim.system.timeline import Point
-from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii, traced
+from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii
 
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
 POLICIES = (*TABLE_II, *NOT_SELECTING)
 LLAMA = Decoder()
+STREAM, TABLE = "world", "table2"
 SYSTEMS = ("edge", "server")  # platforms of V-Rex with 8 and with 48 cores
 
 Platform = Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")]
@@ -31,7 +33,10 @@ Select = Annotated[
     str | None,
     typer.Option(
         "--select",
-        help=f"Share of the cache that is fetched: table2 (V-Rex, the default), {', '.join(RATIOS)}, or results.json.",
+        metavar="STREAM[:POLICY]",
+        help=f"What is fetched: of a stream ({', '.join(records())}; {STREAM} by default) or results.json of "
+        "`vrex stream`, by one of its policies (that of the preset's reading by default); or "
+        f"{TABLE}, the shares of V-Rex's Table II.",
     ),
 ]
 
@@ -58,27 +63,42 @@ def point(policy: str, stage: str, cache: int = 40960, batch: int = 1, model: De
     return Point(cache, batch, rows, stage == "frame", policy, model)
 
 
-def selection(name: str | None, policy: str, model: Decoder) -> Selection:
-    """The selection that --select names; the shares of Table II if it is left out.
+def selection(name: str | None, policy: str, model: Decoder, of: CoreParams | None = None) -> Selection:
+    """The selection that --select names. If it is left out: what resv fetched on `STREAM`, of others Table II's shares.
+
+    of : the core, whose reading of ReSV is taken where no policy is named; the default reading if not given
 
     Raises `ParamError` where the shares are not those of the policy.
     """
     if policy in NOT_SELECTING:
         check(name is None, "select", name, f"has no effect on {policy}, which selects nothing: leave it out")
         return selected(Point(1, policy=policy, model=model), None)
-    if name is None or name == "table2":
+    if name == TABLE or (name is None and policy != "resv"):
         return table_ii(policy, model)
-    check(policy == "resv", "select", name, f"has the shares of resv, not of {policy}: leave it out for Table II's")
-    if name in RATIOS:
-        return traced(model, name)
-    path = Path(name)
-    check(path.suffix == ".json", "select", name, f"must be table2, one of {', '.join(RATIOS)}, or a results.json file")
-    return measured(model, name, *read_results(path, shares))
+    name, default = name or STREAM, of_reading(of.dre.reading if of else POLICY)
+    stream, own = (name, "") if ":" not in name or name.endswith(".json") else name.rsplit(":", 1)
+    if policy != "resv":
+        check(own in ("", policy), "select", name, f"names another policy than {policy}: leave one out")
+        own = policy
+    if stream in records():
+        known = records()[stream]
+        return measured(model, known[chosen(stream, own, known, default)])
+    path, some = Path(stream), f"{TABLE}, one of {', '.join(records())}, or a results.json file"
+    check(path.suffix == ".json", "select", name, f"must be {some}")
+
+    def taken(results: dict) -> Record:
+        return recorded(results, chosen(stream, own, fetching(results), default))
+
+    return measured(model, read_results(path, taken))
 
 
 def read_results(path: Path, what: Callable[[dict], T]) -> T:
     """`what` of a results.json. Raises: `ValueError` for any other file."""
     try:
         return what(json.loads(read_text(path)))
+    except ParamError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
-        raise ValueError(f"{path}: not a results.json that `vrex stream` wrote with this policy ({e!r})") from None
+        raise ValueError(
+            f"{path}: not a results.json that `vrex stream` wrote, or of an older version ({e!r})"
+        ) from None

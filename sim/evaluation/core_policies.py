@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from golden.function_params import ParamError
 from golden.inputs.codec import Coded
 from golden.policies.registry import Entry
+from sim.system.device_memory import arrays
 from sim.system.memory_curves import Curve
 from sim.system.mosaic_demand import WORLD, MosaicDemand
 from sim.system.mosaic_pass import MosaicPass
-from sim.system.passes import device_bytes, lacks, simulate
+from sim.system.passes import lacks, legend, mark, simulate
 from sim.system.platforms import Vrex
 from sim.system.timeline import Pass, Point
 from sim.system.window_demand import demand
@@ -32,9 +33,9 @@ class Row:
     cache : tokens of the stream so far · rows : tokens that a frame computes, mean
     attended : tokens that a row of a frame attends to, at most
     frame, slowest, token : milliseconds of a mean frame, of the slowest one, and of a generated token
-    device : megabytes in device memory beside the weights: keys, values, and the tables of a retrieval
+    device : megabytes in device memory beside the weights
     home : megabytes of keys and values behind the link · fetched : megabytes that a frame fetches from there
-    limit : what limits the frame: the link, the DRE, the device memory or the cores
+    limit : what limits the frame: the link, the DRE, the device memory or the cores, marked as `passes.mark` does
     lacks : why the hardware cannot run it; the figures are then 0
     """
 
@@ -90,11 +91,12 @@ def resv_row(v: Vrex, model: Decoder, cache: int, shares: Selection) -> Row:
     attended = recent + round(
         frame.fetched / model.token_bytes * v.core.dre.kvmu.entry_bytes / v.core.dre.kvmu.home_bytes
     )
-    beside = device_bytes(v, at, shares) - at.device_bytes
+    held = arrays(v, at, shares)
+    beside = sum(held.values()) - held["weights"]
     home = cache * model.token_bytes * v.core.dre.kvmu.home_bytes / v.core.dre.kvmu.entry_bytes
     ms = 1e3 * frame.seconds, 1e3 * frame.seconds, 1e3 * token.seconds
     sizes = beside / 1e6, home / 1e6, frame.fetched / 1e6
-    return Row(RESV, cache, at.rows, attended, *ms, *sizes, limit(v, frame))
+    return Row(RESV, cache, at.rows, attended, *ms, *sizes, limit(v, frame) + mark(v, at, shares))
 
 
 def mosaic_row(v: Vrex, entry: Entry, model: Decoder, cache: int) -> Row:
@@ -149,5 +151,5 @@ def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:
         sizes = f"{r.device:,.0f}", f"{r.home:,.0f}", f"{r.fetched:,.0f}"
         blank = ("-",) * (len(figures) + len(sizes))
         shown.append((r.policy, size, *(blank if r.lacks else figures + sizes), r.lacks or r.limit))
-    title = f"Policies of a core on {v.name}; resv: {shares.name}; device MB: keys, values and tables, without weights"
-    return Curve(title, head, shown)
+    title = f"Policies of a core on {v.name}; resv: {shares.name}; device MB: all arrays but the weights"
+    return Curve(legend(title, shown), head, shown)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.evaluation.other_policies import PROFILES, point, run, shares
+from sim.evaluation.other_policies import PROFILES, Profile, point, run, shares
 from sim.system.passes import lacks
 from sim.system.platforms import Vrex, platform
 from sim.system.timeline import Pass
@@ -58,6 +58,7 @@ def day(device: Device) -> dict[str, float | str]:
     busy : share of the time in which the device works
     joules : energy of all passes, without idle time
     fetched : bytes over the link
+    room : hours of these for which the tables have room for the clusters; later times are of another function
 
     A device that never keeps up gets zeros.
     """
@@ -79,7 +80,7 @@ def day(device: Device) -> dict[str, float | str]:
             break
         taken.append((cache, done))
     if not taken:  # not even the first frames fit
-        return {"hours": 0.0, "limit": limit, "seconds": 0.0, "joules": 0.0, "fetched": 0.0, "busy": 0.0}
+        return {"hours": 0.0, "limit": limit, "seconds": 0.0, "joules": 0.0, "fetched": 0.0, "busy": 0.0, "room": 0.0}
     at = [0, *(cache for cache, _ in taken)]
     grid = np.unique([*(float(n) for n in at if n < end), end])
 
@@ -96,11 +97,17 @@ def day(device: Device) -> dict[str, float | str]:
     return {
         "hours": hours,
         "limit": limit,
+        "room": min(hours, _room(v, p) / a_second / 3600),
         "seconds": float(course("seconds")[-1]),
         "joules": total("joules"),
         "fetched": total("fetched"),
         "busy": total("seconds") / (hours * 3600) if hours else 0.0,
     }
+
+
+def _room(v: Vrex, p: Profile) -> float:
+    """Tokens of a stream whose clusters a table holds."""
+    return v.core.dre.kvmu.recent + v.core.dre.hcu.clusters * p.cluster if p.home == "host" else math.inf
 
 
 def _fits(device: Device, cache: int) -> int:

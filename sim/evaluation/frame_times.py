@@ -1,25 +1,27 @@
-"""Tables of frame times of presets as generated, and of what the tables of contexts in memory take of a frame."""
+"""Tables of frame times of presets as generated, of what tables of contexts take of a frame, and of device memory."""
 
 from dataclasses import replace
 
 from golden.function_params import ParamError
 from sim.system.accelerator import run
-from sim.system.layer_share import Layer
+from sim.system.device_memory import arrays
+from sim.system.layer_share import Layer, at_home
 from sim.system.memory_curves import Curve
-from sim.system.passes import lacks, selected
+from sim.system.passes import lacks, legend, mark, selected
 from sim.system.platforms import Vrex
 from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Selection
 
-CACHES = (1024, 10240, 40960, 1 << 20)
+CACHES = (1024, 10240, 40960, 102400, 1 << 20)
+ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")
 
 
 def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:
-    """Milliseconds of `at` by platform and cache, and the part of the tables in memory.
+    """Milliseconds of `at` by platform and cache, the part of the tables in memory, and megabytes of device memory.
 
     A platform whose hardware cannot run the model, or hold the cache, has the reason instead.
     """
-    times, parts = [], []
+    times, parts, sizes = [], [], []
     for v in platforms:
         cells = []
         for cache in caches:
@@ -29,29 +31,53 @@ def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[in
                 done = None if missing else run(v, point, selected(point, shares))
             except ParamError as e:
                 missing, done = str(e), None
-            cells.append(f"{done.seconds * 1e3:.1f}" if done else missing)
+            cells.append(f"{done.seconds * 1e3:.1f}{mark(v, point, shares)}" if done else missing)
+            if done or missing.endswith("device memory"):
+                sizes.append(memory(v, point, shares))
             if done:
                 parts.append((v.name, _size(cache), *_tables(v, point, shares, done)))
         times.append((v.name, *cells))
     what = f"a frame of {at.batch} x {at.rows} tokens, {shares.name}"
     head = ("platform", *(_size(c) for c in caches))
-    columns = ("platform", "cache", "SWITCHes", "MB of tables", "of the memory's bytes", "DRE busy", "visible: SWITCH")
+    columns = (
+        "platform",
+        "cache",
+        "clusters of",
+        "SWITCHes",
+        "MB of tables",
+        "of the memory's bytes",
+        "DRE busy",
+        "visible: SWITCH",
+    )
     return [
-        Curve(f"Milliseconds of {what}", head, times),
+        Curve(legend(f"Milliseconds of {what}", times), head, times),
         Curve(f"Tables in memory in {what}", (*columns, "visible: DRE"), parts),
+        Curve(f"MB of device memory, {what}", ("platform", "cache", *ARRAYS, "all"), sizes),
     ]
 
 
+def memory(v: Vrex, point: Point, shares: Selection) -> tuple[str, ...]:
+    """Platform, cache, megabytes of device memory of each of `ARRAYS`, and of all."""
+    held = arrays(v, point, selected(point, shares))
+    each = (f"{held.get(name, 0) / 1e6:,.0f}" for name in ARRAYS)
+    return v.name, _size(point.cache), *each, f"{sum(held.values()) / 1e6:,.0f}"
+
+
 def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, ...]:
-    """SWITCHes of all cores; bytes of tables, their share; of the time: DRE busy, visible SWITCHes, visible DRE."""
+    """Clusters of a table, of those that its tokens would open; SWITCHes of all cores; bytes of tables, their share.
+
+    Then of the time: DRE busy, visible SWITCHes, visible DRE.
+    """
     layer = Layer(v.system, point.model, point.batch, point.rows, v.latency, v.prefetch)
     moved = sum(s.bytes for s in done.stages)
     tables = sum(s.bytes for s in done.stages if s.resource == "DRE")
     switches = sum(s.name == "switch" for s in done.stages) * layer.tables * layer.shares.teams
     own = selected(point, shares)
+    have, (_, wanted) = v.core.dre.hcu.clusters, at_home(v, point, shares)
     visible = (1 - run(v, point, own, free).seconds / done.seconds for free in (("switch",), DRE))
     busy = done.busy("DRE") / done.seconds
     return (
+        f"{min(have, wanted):,} of {wanted:,}",
         f"{switches:,}",
         f"{tables / 1e6:.2f}",
         f"{tables / moved:.3%}",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sim.system.memory_curves import Curve
-from sim.system.passes import lacks, simulate
+from sim.system.passes import lacks, legend, mark, simulate
 from sim.system.pcie import LINKS
 from sim.system.platforms import EDGE, SERVER, Vrex
 from sim.system.ssd import Ssd
@@ -45,7 +45,7 @@ def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only:
             continue
         rows.append((name, *(_cell(v, replace(at, cache=c), shares, _limit) for c in caches)))
     title = f"{_pass(at)}, batch {at.batch}: ms, and what works longest, or what memory it lacks; {shares.name}"
-    return Curve(title, ("platform", *(_size(c) for c in caches)), rows)
+    return Curve(legend(title, rows), ("platform", *(_size(c) for c in caches)), rows)
 
 
 # N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: one larger than V-Rex VI-A, then V-Rex VI-A, then ever smaller.
@@ -65,15 +65,15 @@ def engines(
             cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
     title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"
-    return Curve(title, ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in batches)), rows)
+    return Curve(legend(title, rows), ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in batches)), rows)
 
 
 def _pass(at: Point) -> str:
-    return f"A {'frame' if at.frame else 'question' if at.rows > 1 else 'token'} of {at.policy}"
+    return f"A {'frame' if at.frame else 'question' if at.rows > 1 else 'token'}"
 
 
 def _cell(v: Vrex, at: Point, shares: Selection, say: Callable[[Pass], str]) -> str:
-    return lacks(v, at, shares) or say(simulate(v, at, shares))
+    return lacks(v, at, shares) or say(simulate(v, at, shares)) + mark(v, at, shares)
 
 
 def _limit(p: Pass) -> str:

@@ -20,6 +20,7 @@ from sim.evaluation.paper_points import (
 )
 from sim.system import platforms
 from sim.system.passes import simulate
+from sim.system.selection import PUBLISHED
 from sim.system.timeline import Point
 from sim.system.workload import TABLE_II, Decoder, Vision, traced
 
@@ -327,7 +328,7 @@ def _retrieval(c: Claims, p: Points) -> None:
         fewer,
         f"58.4 / 32.7 = {fewer:.2f} in Table II, of five benchmarks: this is one video",
     )
-    known = traced(Decoder(), c.trace)
+    known = traced(Decoder(), c.trace, PUBLISHED)
     layers = known.layers("frame")
     one = "one stream of a small decoder; its 36-token streams have 4.1 to 59 %"
     c.say("Fig. 20", "least share of a layer", 4.2, "%", 100 * layers.min(), off=one, basis=PREDICTED)

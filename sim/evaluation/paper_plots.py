@@ -16,6 +16,7 @@ from golden.atomic_files import replacing  # noqa: E402
 from sim.evaluation.paper_points import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
 from sim.system.passes import simulate  # noqa: E402
 from sim.system.platforms import Gpu, Vrex  # noqa: E402
+from sim.system.selection import PUBLISHED  # noqa: E402
 from sim.system.timeline import Pass, Point  # noqa: E402
 from sim.system.workload import Decoder, Session, Vision, traced  # noqa: E402
 
@@ -212,7 +213,7 @@ def roofline(p: Points, folder: Path, trace: str) -> list[Path]:
 
 def figures(p: Points, folder: Path, trace: str) -> list[Path]:
     """Draws all figures; `trace` names the stream of the second selection. Returns the paths."""
-    middle = simulate(PLATFORMS["server"], Point(40960), traced(Decoder(), trace))
+    middle = simulate(PLATFORMS["server"], Point(40960), traced(Decoder(), trace, PUBLISHED))
     return [
         *memory(folder),
         *budget(folder),

@@ -9,6 +9,7 @@ from pathlib import Path
 from golden.atomic_files import write_atomically
 from sim.system import platforms
 from sim.system.passes import simulate
+from sim.system.selection import PUBLISHED
 from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Decoder, Session, constant, table_ii, traced
 
@@ -103,8 +104,8 @@ class Points:
         and "attention"; seconds of the link ("fetch") and of LXE and GPU ("compute").
         """
         model, target = Decoder(), PLATFORMS[on]
-        shares = table_ii(policy, model) if select == TABLE_II else traced(model, select)
-        made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r}"
+        shares = table_ii(policy, model) if select == TABLE_II else traced(model, select, PUBLISHED)
+        made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r} {shares.cluster} {shares.sizes}"
         key = f"{on} {cache} {batch} {stage} {policy} {select} {hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
         if key not in self.known:
             p = simulate(target, Point(cache, batch, ROWS[stage], stage == "frame", policy), shares)

@@ -30,6 +30,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from golden.policies.state_space import scan_macs
 from hdl.params import CLOCK
 from sim.system import dre_demand, layer_load
 from sim.system.dre_demand import Demand
@@ -96,6 +97,18 @@ def encoder(v: Vrex, p: Point) -> list[Step]:
     return [Step(s.load * e.layers, s.bytes * e.layers, s.runs * e.layers) for s in steps]
 
 
+def branch(v: Vrex, p: Point, rows: int) -> list[Step]:
+    """A layer's state-space branch beside hybrid memory's attention, for `rows` tokens, shared by all cores.
+
+    No program of several cores computes it yet: its products count as those of a layer, and each MAC of convolution and
+    scan as a lane of the VPE for a cycle.
+    """
+    if not p.branch:
+        return []
+    steps = [vocabulary(v, rows, k, n) for k, n in p.branch_products.values()]
+    return [*steps, Step(Load(vpe=rows * scan_macs(p.branch, p.model.width) * CLOCK / v.lanes), 0)]
+
+
 @lru_cache(maxsize=512)
 def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[float, float]:
     """Latency in seconds, then bytes per second, of reads over the link from the drive or the host's memory.
@@ -119,18 +132,18 @@ def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[flo
     return first, float(n.sum() / (drive.read(a, n).seconds - first))
 
 
-def fetch(v: Vrex, tokens: float, share: float, per_cluster: int) -> tuple[float, Demand]:
+def fetch(v: Vrex, tokens: float, share: float, sizes: tuple[int, ...]) -> tuple[float, Demand]:
     """Seconds of link and drive for a layer's fetch, and the KVMU's walk over the clusters of all these tokens.
 
     tokens : entries to fetch
     share : share of the clusters that hold them
-    per_cluster : tokens of a cluster
+    sizes : typical tokens of these clusters
     """
     if tokens <= 0:
         return 0.0, Demand()
-    f = dre_demand.fetch(v.core.dre, per_cluster, share, v.latency, v.kvmu)
+    f = dre_demand.fetch(v.core.dre, sizes, share, v.latency, v.kvmu)
     first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
-    return first + tokens * v.core.dre.kvmu.home_bytes / rate, f.walk * (tokens / per_cluster)
+    return first + tokens * v.core.dre.kvmu.home_bytes / rate, f.walk * (tokens * len(sizes) / sum(sizes))
 
 
 class _Run:
@@ -143,8 +156,9 @@ class _Run:
         self.s, dre = self.layer.shares, v.core.dre
         self.shares = selection.tables(p.stage, self.s.heads)
         self.recent = min(p.cache, dre.kvmu.recent)
-        self.home, self.clusters = at_home(v, p, selection)
-        self.per_cluster = max(1, round(self.home / self.clusters))
+        self.home, wanted = at_home(v, p, selection)
+        self.clusters = min(dre.hcu.clusters, wanted)  # a full table has larger ones
+        self.sizes = selection.fetched(p.stage, wanted / self.clusters)
         if self.home:
             self.layer.check_tables(self.home, self.clusters)
         self.predicts = self.home > 0 and bool(0 < self.shares.mean() < 1)
@@ -175,7 +189,7 @@ class _Run:
         row = dre_demand.selecting(core.dre, self.clusters, self.v.latency)
         chosen = self.dre(layer, "select", row * rows, scored)
         most = float(self.shares[of].max()) * self.home  # of the table that fetches most
-        walk = fetch(self.v, most, float(self.shares[of].mean()), self.per_cluster)[1]
+        walk = fetch(self.v, most, float(self.shares[of].mean()), self.sizes)[1]
         # The table that fetches most sets the cycles, all tables together the bytes.
         mean = self.shares[of].mean() / max(self.shares[of].max(), 1e-9)
         walked = self.dre(layer, "walk", Demand(walk.cycles, walk.bytes * mean) * each, chosen)
@@ -194,10 +208,11 @@ class _Run:
         moved = tokens * m.entry_bytes * k.home_bytes / k.entry_bytes
         self.fetched += moved
         share = float(self.shares[layer].mean())
-        took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.per_cluster)[0]
-        # The copiers of all leaders work side by side; the table that fetches most sets their cycles.
+        took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.sizes)[0]
+        # The copiers of all leaders work side by side, each for its tables of all streams; the table that fetches most
+        # sets their cycles.
         most = tokens * float(self.shares[layer].max()) / max(share, 1e-9)
-        copied = most * self.layer.tables * copied_entry(self.v.core) / CLOCK
+        copied = most * self.s.groups * copied_entry(self.v.core) / CLOCK
         return self.line.put(layer, "fetch", "link", max(took, copied), asked, moved)
 
     def decode(self, layer: int) -> None:
@@ -245,6 +260,8 @@ class _Run:
                 self.came[layer + 1] = self.choose(layer, layer + 1, choice, switched, tables)
             macs = p.batch * m.attention_macs(p.rows, self.recent + behind) / tables
             self.lxe(layer, "attention", [x.split(tables) for x in attend], max(came, placed), 2.0 * macs)
+        if steps := branch(v, p, rows):
+            self.lxe(layer, "branch", steps, 0.0, 2.0 * rows * sum(k * n for k, n in p.branch_products.values()))
         waits = Step(Load(), 0, self.layer.barriers)
         for name, stages in REST.items():
             steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
@@ -260,7 +277,7 @@ class _Run:
 
     def tables_of_a_frame(self) -> Demand:
         """All traffic of a layer's tables on a leader, as far as it shares the memory with the layer."""
-        walk = fetch(self.v, self.home * float(self.shares.mean()), float(self.shares.mean()), self.per_cluster)[1]
+        walk = fetch(self.v, self.home * float(self.shares.mean()), float(self.shares.mean()), self.sizes)[1]
         return self.keys() + self.switches() + walk * self.layer.tables if self.predicts else Demand()
 
     def play(self) -> Pass:

@@ -24,8 +24,9 @@ from sim.units.table_port_time import TablePortTime
 from sim.units.table_time import Ask, Put, Requests, Taken
 from sim.units.wtu_time import WtuTime
 
-# Sizes of samples, of which no result is a multiple: rows of scores, clusters of a fetch, clusters of a table.
-ROWS, SELECTED, TABLE = 12, 64, 2048
+# Sizes of samples, of which no result is a multiple: rows of scores, clusters of a fetch and how many times as many it
+# may take, clusters of a table.
+ROWS, SELECTED, LARGEST, TABLE = 12, 64, 8, 2048
 
 
 @dataclass(frozen=True)
@@ -152,34 +153,28 @@ def selecting(p: DreParams, clusters: int, latency: int) -> Demand:
     return Demand(float(done[-1] - done[0]) / (ROWS - 1), port.bytes / ROWS)
 
 
-@lru_cache(maxsize=32)
-def _map(p: DreParams, tokens: int, latency: int) -> tuple[DreTime, list[int]]:
-    """A DRE that has `tokens` tokens of each sampled cluster at home, and the cluster of each in order of arrival."""
-    sample = replace(p, kvmu=replace(p.kvmu, recent=1))  # all tokens but the last are at home
-    time = DreTime(sample, p.function().th_hd, latency)
-    members = np.random.default_rng(tokens).permutation(np.repeat(np.arange(_sampled(p)), tokens)).tolist()
-    time.kvmu.run([(APPEND, 0, c) for c in [*members, 0]])
-    return time, members
-
-
-def _sampled(p: DreParams) -> int:
-    return min(SELECTED, p.kvmu.clusters)
-
-
 @lru_cache(maxsize=256)
-def fetch(p: DreParams, tokens: int, share: float, latency: int, by_cluster: bool = True) -> Fetch:
+def fetch(p: DreParams, sizes: tuple[int, ...], share: float, latency: int, by_cluster: bool = True) -> Fetch:
     """Reads for a fetch of clusters of a context, from a sample of its clusters.
 
-    tokens : tokens of each cluster
-    share : share of the clusters to fetch; one of the sample at least
+    sizes : typical tokens at home of these clusters, each as likely as the others
+    share : share of the clusters to fetch; all of `sizes` at least
     by_cluster : a cluster's tokens lie together, as the KVMU places them; else tokens lie in order of arrival
 
     Adjacent bursts become one command, as an NVMe driver or a DMA engine joins them.
     """
-    time, members = _map(p, tokens, latency)
-    sample = _sampled(p)
-    number = max(1, min(sample, round(share * sample)))
+    sizes = sizes[:: -(-len(sizes) // p.kvmu.clusters)]
+    rounds = min(LARGEST, max(1.0, len(sizes) / max(share * SELECTED, 1e-9)))  # until all sizes are among the fetched
+    sample = min(p.kvmu.clusters, math.ceil(rounds) * SELECTED)
+    number = max(1, min(sample // len(sizes), round(share * sample / len(sizes)))) * len(sizes)
     chosen = sorted(np.random.default_rng(number).choice(sample, number, replace=False).tolist())
+    every = np.resize(sizes, sample)
+    every[chosen] = np.resize(sizes, number)
+    small = replace(p, kvmu=replace(p.kvmu, recent=1))  # all tokens but the last are at home
+    time = DreTime(small, p.function().th_hd, latency)
+    members = np.random.default_rng(sum(sizes) // len(sizes)).permutation(np.repeat(np.arange(sample), every)).tolist()
+    for cluster in [*members, 0]:
+        time.kvmu.kv.append(0, cluster)
     port, ran = _Traffic(p, latency), KvmuCycles()
     time.kvmu.begin()
     listing = Listing(p.wtu.n_w, chosen, 0)

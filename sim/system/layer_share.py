@@ -12,6 +12,7 @@ The products of all streams run in common passes of as many rows as a core takes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import ceil
 
 from golden.function_params import check
 from golden.program.core_compiler import RetrievalShape
@@ -247,6 +248,6 @@ class Layer:
 
 
 def at_home(v: Vrex, p: Point, selection: Selection) -> tuple[int, int]:
-    """Entries of each context in home memory, and its clusters."""
+    """Entries of each context in home memory, and the clusters that they would open in a table with room."""
     home = 0 if p.policy in RESIDENT else max(0, p.cache - v.core.dre.kvmu.recent)
-    return home, max(1, min(v.core.dre.hcu.clusters, -(-home // selection.cluster)))
+    return home, max(1, ceil(home / selection.cluster))

@@ -40,9 +40,9 @@ class MosaicPass:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of device memory for slots, clusters and the steps' work, in all layers."""
+        """Bytes of device memory beside the weights: slots and clusters of all layers, what programs pass on."""
         plan = self.share.plan
-        return (plan.kv.size - plan["home"].size) * self.point.model.layers
+        return (plan.kv.size - plan["home"].size) * self.point.model.layers + plan.work.size
 
     @property
     def device_bytes(self) -> int:

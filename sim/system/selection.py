@@ -1,307 +1,159 @@
-"""Measured shares of the offloaded tokens that ReSV selects on real streams, by layer and KV head, and their unions.
+"""What recorded streams fetch: shares of the tokens at home by layer and KV head, their unions, and sizes of clusters.
 
-The policy is `resv-buckets` (equal buckets, a table for each KV head, ratio 0.3, Th_hd 7) in the real decoder with 30
-layers and 3 KV heads. `world` is the paper's setting, 180 frames of 10 tokens; the streams NAME36 are 56 frames of 36
-tokens. Commands:
+`selections.json` beside this file holds the records. `world` is the paper's setting, 180 frames of 10 tokens; streams
+whose name ends in 36 are 56 frames of 36 tokens. The decoder has 30 layers and 3 KV heads. Tables of `resv` have room
+for as many clusters as those of the presets. Commands:
 
-    vrex stream world --policy resv-buckets --tokens 10 --fps 15 --gop 16 --frames 180 -o build/selection
-    vrex stream world bigbuckbunny bikes --policy resv-buckets --gop 16 --frames 56 -o build/selection36
-    vrex simulate selection build/selection/results.json
+    vrex stream world --policy resv,resv-buckets -p resv.resv.max_clusters=16384 --tokens 10 --fps 15 --gop 16 \
+        --frames 180 -o build/selection
+    vrex stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 --frames 56 \
+        -o build/selection36
+    vrex simulate selection build/selection/results.json build/selection36/results.json -o sim/system/selections.json
+
+Of `bigbuckbunny36` and `bikes36` only the shares of `resv-buckets` were recorded (`--policy resv-buckets --gop 16
+--frames 56`). Their clusters are taken to have 32 tokens, as in V-Rex's paper.
 
 The share of a layer and head is (kept - resident) / (1 - resident). This takes out the recent window and the sinks,
 which are never fetched, so that the share holds for any cache length. A table of several heads fetches the union of
 what they select. Unions are means over all neighbouring heads.
 """
 
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
 import numpy as np
 
+from golden.function_params import check
 
-def shares(results: dict, policy: str = "resv-buckets") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares in frames [layers, kv_heads]; mean shares in generation, and shares in frames [layers, kv_heads], of the
-    unions of 1, 2, ... heads.
+FILE = Path(__file__).with_name("selections.json")
+POLICY = "resv"  # the default function
+PUBLISHED = "resv-buckets"  # V-Rex as its paper publishes it, with a table for each KV head
+FRAME_TOKENS = 10  # of a frame of a stream whose name does not say it
 
-    results : content of a results.json that `vrex stream` wrote
-    policy : name of the policy in it; an unknown name raises `KeyError`
+
+@dataclass(frozen=True)
+class Record:
+    """What a policy fetched on a stream.
+
+    stream, policy : names · function : the policy's parameters in words
+    frame : shares in frames, [layers][kv_heads] · text : mean shares in generation of the union of 1, 2, ... heads
+    unions : shares in frames of the same unions, [layers][kv_heads]
+    cluster : mean tokens of a cluster, or of a piece that the policy fetches
+    sizes : by stage ("frame", "text"), typical tokens at home of a fetched cluster
     """
-    r = results["policies"][policy]
+
+    stream: str
+    policy: str
+    function: str
+    frame: list[list[float]]
+    text: list[float]
+    unions: list[list[float]]
+    cluster: float
+    sizes: dict[str, list[int]]
+
+    @property
+    def name(self) -> str:
+        """For titles of tables."""
+        return f"{self.policy} on {self.stream} ({self.function})"
+
+
+def fetching(results: dict) -> list[str]:
+    """The policies of a results.json that fetch tokens, all but those that fetch everything."""
+    return [name for name, r in results["policies"].items() if r["frame"]["fetched"] and r["frame"]["kept"] < 1]
+
+
+def recorded(results: dict, policy: str) -> Record:
+    """The record of one of the policies that `fetching` gives; results : content of a results.json of `vrex stream`."""
+    r, source = results["policies"][policy], results["source"]
+    name, tokens = Path(source["stream"]).stem, source.get("tokens", FRAME_TOKENS)
 
     def fetched(stage: str, kept: list) -> np.ndarray:
         resident = r[stage]["kept"] - r[stage]["fetched"]
         return np.clip((np.array(kept, float) - resident) / (1 - resident), 0.0, 1.0)
 
+    if clusters := r["clusters"]:
+        cluster, known = clusters["tokens"], clusters["sizes"]
+        sizes = {stage: known.get(long, known["frame"]) for stage, long in (("frame", "frame"), ("text", "generation"))}
+    else:  # no tables of clusters: a piece is what lies together
+        cluster = _piece(r["totals"], results["entry_bytes"])
+        sizes = dict.fromkeys(("frame", "text"), [max(1, round(cluster))])
     unions = r["unions"]
-    text = fetched("generation", unions["generation"]).mean(0)
-    return fetched("frame", r["ratio"]), text, fetched("frame", unions["frame"])
+    generated = "generation" if r["generation"]["kept"] is not None else "frame"  # a stream without an answer
+    return Record(
+        stream=name if tokens == FRAME_TOKENS else f"{name}{tokens}",
+        policy=policy,
+        function=_words(r["parameters"]),
+        frame=_rounded(fetched("frame", r["ratio"]), 3),
+        text=_rounded(fetched(generated, unions[generated]).mean(0), 4),
+        unions=_rounded(fetched("frame", unions["frame"]), 3),
+        cluster=round(cluster, 3),
+        sizes=sizes,
+    )
 
 
-# Mean shares in generation, of one head and of the unions of two and three.
-TEXT = {
-    "world": (0.0236, 0.0444, 0.0631),
-    "world36": (0.0436, 0.0779, 0.1074),
-    "bigbuckbunny36": (0.0548, 0.0944, 0.1248),
-    "bikes36": (0.0576, 0.0949, 0.1233),
-}
+def _rounded(a: np.ndarray, digits: int) -> list:
+    return np.round(a, digits).tolist()
 
-# Shares in frames: each row is a layer, each column a KV head.
-RATIOS = {
-    "world": [
-        (0.813, 0.129, 0.229),
-        (0.426, 0.103, 0.014),
-        (0.41, 0.18, 0.178),
-        (0.022, 0.01, 0.086),
-        (0.032, 0.005, 0.023),
-        (0.065, 0.096, 0.013),
-        (0.067, 0.121, 0.288),
-        (0.015, 0.049, 0.636),
-        (0.454, 0.036, 0.135),
-        (0.124, 0.044, 0.064),
-        (0.085, 0.188, 0.117),
-        (0.461, 0.096, 0.105),
-        (0.113, 0.089, 0.173),
-        (0.19, 0.022, 0.028),
-        (0.252, 0.139, 0.085),
-        (0.044, 0.084, 0.214),
-        (0.229, 0.016, 0.01),
-        (0.051, 0.547, 0.015),
-        (0.112, 0.005, 0.824),
-        (0.149, 0.173, 0.021),
-        (0.207, 0.545, 0.384),
-        (0.055, 0.117, 0.192),
-        (0.039, 0.062, 0.101),
-        (0.338, 0.14, 0.278),
-        (0.255, 0.057, 0.219),
-        (0.058, 0.05, 0.013),
-        (0.238, 0.047, 0.06),
-        (0.192, 0.115, 0.18),
-        (0.064, 0.1, 0.055),
-        (0.136, 0.271, 0.192),
-    ],
-    "world36": [
-        (0.856, 0.171, 0.376),
-        (0.615, 0.228, 0.074),
-        (0.549, 0.208, 0.554),
-        (0.072, 0.107, 0.195),
-        (0.038, 0.066, 0.05),
-        (0.06, 0.186, 0.063),
-        (0.131, 0.078, 0.228),
-        (0.101, 0.105, 0.465),
-        (0.287, 0.159, 0.069),
-        (0.054, 0.065, 0.096),
-        (0.052, 0.205, 0.329),
-        (0.823, 0.363, 0.508),
-        (0.137, 0.238, 0.375),
-        (0.307, 0.066, 0.064),
-        (0.584, 0.387, 0.226),
-        (0.136, 0.144, 0.458),
-        (0.242, 0.018, 0.025),
-        (0.216, 0.581, 0.074),
-        (0.317, 0.21, 0.802),
-        (0.082, 0.304, 0.056),
-        (0.102, 0.593, 0.37),
-        (0.107, 0.24, 0.233),
-        (0.106, 0.168, 0.132),
-        (0.332, 0.4, 0.278),
-        (0.344, 0.226, 0.304),
-        (0.034, 0.043, 0.05),
-        (0.3, 0.086, 0.098),
-        (0.104, 0.227, 0.197),
-        (0.109, 0.074, 0.058),
-        (0.172, 0.283, 0.125),
-    ],
-    "bigbuckbunny36": [
-        (0.823, 0.216, 0.36),
-        (0.56, 0.206, 0.044),
-        (0.602, 0.183, 0.289),
-        (0.055, 0.101, 0.063),
-        (0.034, 0.047, 0.038),
-        (0.119, 0.09, 0.087),
-        (0.063, 0.075, 0.32),
-        (0.139, 0.102, 0.478),
-        (0.242, 0.16, 0.035),
-        (0.035, 0.092, 0.041),
-        (0.046, 0.184, 0.241),
-        (0.794, 0.34, 0.474),
-        (0.106, 0.159, 0.361),
-        (0.422, 0.038, 0.063),
-        (0.475, 0.321, 0.184),
-        (0.131, 0.13, 0.397),
-        (0.229, 0.022, 0.021),
-        (0.214, 0.559, 0.048),
-        (0.332, 0.149, 0.614),
-        (0.084, 0.202, 0.051),
-        (0.083, 0.521, 0.35),
-        (0.116, 0.091, 0.204),
-        (0.125, 0.157, 0.117),
-        (0.27, 0.392, 0.396),
-        (0.384, 0.217, 0.418),
-        (0.056, 0.05, 0.034),
-        (0.199, 0.09, 0.079),
-        (0.079, 0.158, 0.222),
-        (0.152, 0.093, 0.056),
-        (0.28, 0.235, 0.054),
-    ],
-    "bikes36": [
-        (0.964, 0.25, 0.504),
-        (0.515, 0.081, 0.022),
-        (0.42, 0.243, 0.556),
-        (0.208, 0.161, 0.149),
-        (0.111, 0.197, 0.095),
-        (0.149, 0.219, 0.116),
-        (0.288, 0.24, 0.277),
-        (0.314, 0.129, 0.412),
-        (0.367, 0.178, 0.14),
-        (0.167, 0.258, 0.175),
-        (0.154, 0.23, 0.398),
-        (0.647, 0.456, 0.331),
-        (0.124, 0.142, 0.264),
-        (0.459, 0.105, 0.159),
-        (0.302, 0.289, 0.179),
-        (0.182, 0.229, 0.51),
-        (0.234, 0.044, 0.057),
-        (0.192, 0.37, 0.102),
-        (0.373, 0.208, 0.682),
-        (0.109, 0.261, 0.061),
-        (0.11, 0.272, 0.172),
-        (0.188, 0.181, 0.139),
-        (0.17, 0.081, 0.082),
-        (0.269, 0.253, 0.317),
-        (0.284, 0.245, 0.27),
-        (0.101, 0.093, 0.032),
-        (0.212, 0.169, 0.063),
-        (0.174, 0.077, 0.272),
-        (0.121, 0.109, 0.061),
-        (0.077, 0.182, 0.082),
-    ],
-}
 
-# Shares in frames: each row is a layer, columns are one head and the unions of two and three.
-UNIONS = {
-    "world": [
-        (0.391, 0.667, 0.862),
-        (0.181, 0.343, 0.487),
-        (0.256, 0.441, 0.58),
-        (0.039, 0.074, 0.105),
-        (0.02, 0.038, 0.056),
-        (0.058, 0.105, 0.146),
-        (0.159, 0.277, 0.363),
-        (0.233, 0.449, 0.649),
-        (0.208, 0.361, 0.479),
-        (0.078, 0.142, 0.196),
-        (0.13, 0.231, 0.311),
-        (0.22, 0.405, 0.559),
-        (0.125, 0.23, 0.318),
-        (0.08, 0.156, 0.228),
-        (0.159, 0.279, 0.372),
-        (0.114, 0.202, 0.275),
-        (0.085, 0.165, 0.242),
-        (0.204, 0.392, 0.566),
-        (0.314, 0.594, 0.841),
-        (0.114, 0.207, 0.282),
-        (0.379, 0.563, 0.656),
-        (0.121, 0.212, 0.275),
-        (0.067, 0.127, 0.178),
-        (0.252, 0.414, 0.513),
-        (0.177, 0.3, 0.383),
-        (0.04, 0.079, 0.114),
-        (0.115, 0.216, 0.305),
-        (0.162, 0.28, 0.366),
-        (0.073, 0.132, 0.181),
-        (0.2, 0.346, 0.455),
-    ],
-    "world36": [
-        (0.468, 0.75, 0.913),
-        (0.306, 0.536, 0.708),
-        (0.437, 0.676, 0.809),
-        (0.125, 0.182, 0.218),
-        (0.051, 0.082, 0.102),
-        (0.103, 0.178, 0.234),
-        (0.146, 0.25, 0.332),
-        (0.224, 0.381, 0.518),
-        (0.172, 0.284, 0.371),
-        (0.072, 0.122, 0.16),
-        (0.195, 0.351, 0.476),
-        (0.565, 0.83, 0.938),
-        (0.25, 0.412, 0.53),
-        (0.146, 0.273, 0.384),
-        (0.399, 0.635, 0.773),
-        (0.246, 0.432, 0.572),
-        (0.095, 0.185, 0.271),
-        (0.29, 0.503, 0.658),
-        (0.443, 0.709, 0.875),
-        (0.147, 0.267, 0.371),
-        (0.355, 0.569, 0.702),
-        (0.193, 0.316, 0.383),
-        (0.135, 0.228, 0.294),
-        (0.337, 0.518, 0.623),
-        (0.291, 0.46, 0.555),
-        (0.042, 0.081, 0.116),
-        (0.161, 0.291, 0.397),
-        (0.176, 0.312, 0.421),
-        (0.081, 0.146, 0.199),
-        (0.193, 0.346, 0.47),
-    ],
-    "bigbuckbunny36": [
-        (0.466, 0.737, 0.894),
-        (0.27, 0.486, 0.655),
-        (0.358, 0.578, 0.729),
-        (0.073, 0.121, 0.153),
-        (0.04, 0.072, 0.098),
-        (0.099, 0.157, 0.195),
-        (0.153, 0.278, 0.382),
-        (0.24, 0.408, 0.553),
-        (0.145, 0.241, 0.308),
-        (0.056, 0.099, 0.135),
-        (0.157, 0.289, 0.402),
-        (0.536, 0.793, 0.912),
-        (0.208, 0.37, 0.499),
-        (0.174, 0.331, 0.474),
-        (0.327, 0.537, 0.669),
-        (0.219, 0.384, 0.511),
-        (0.091, 0.175, 0.253),
-        (0.274, 0.481, 0.632),
-        (0.365, 0.601, 0.759),
-        (0.113, 0.203, 0.276),
-        (0.318, 0.512, 0.631),
-        (0.137, 0.24, 0.318),
-        (0.133, 0.229, 0.3),
-        (0.352, 0.546, 0.656),
-        (0.34, 0.523, 0.615),
-        (0.046, 0.089, 0.13),
-        (0.123, 0.222, 0.303),
-        (0.153, 0.272, 0.373),
-        (0.1, 0.187, 0.263),
-        (0.19, 0.35, 0.485),
-    ],
-    "bikes36": [
-        (0.573, 0.852, 0.974),
-        (0.206, 0.392, 0.559),
-        (0.407, 0.648, 0.794),
-        (0.173, 0.252, 0.294),
-        (0.134, 0.207, 0.251),
-        (0.161, 0.24, 0.296),
-        (0.268, 0.402, 0.494),
-        (0.285, 0.416, 0.493),
-        (0.228, 0.351, 0.433),
-        (0.2, 0.287, 0.335),
-        (0.261, 0.422, 0.532),
-        (0.478, 0.708, 0.836),
-        (0.177, 0.309, 0.41),
-        (0.241, 0.432, 0.587),
-        (0.257, 0.401, 0.492),
-        (0.307, 0.499, 0.618),
-        (0.112, 0.212, 0.303),
-        (0.222, 0.37, 0.471),
-        (0.421, 0.683, 0.854),
-        (0.144, 0.26, 0.356),
-        (0.185, 0.308, 0.396),
-        (0.169, 0.268, 0.332),
-        (0.111, 0.185, 0.24),
-        (0.28, 0.423, 0.513),
-        (0.266, 0.412, 0.499),
-        (0.075, 0.133, 0.179),
-        (0.148, 0.261, 0.349),
-        (0.174, 0.319, 0.439),
-        (0.097, 0.175, 0.241),
-        (0.114, 0.205, 0.279),
-    ],
-}
+def _piece(totals: dict, entry_bytes: int) -> float:
+    """Mean tokens of a piece that crosses the link."""
+    ways = [way for way in ("in.fetch", "in.prefetch") if way in totals]
+    return sum(totals[way] for way in ways) / entry_bytes / sum(totals[f"pieces.{way}"] for way in ways)
+
+
+def _words(parameters: dict) -> str:
+    """The parameters of a policy in a few words."""
+    p = parameters.get("resv")
+    if p is None:
+        return ", ".join(f"{name} {value}" for name, value in parameters.items() if not isinstance(value, dict))
+    chosen = "exact set" if p["selection"] == "exact" else f"{p['n_buckets']} buckets"
+    keys = "centred keys" if p["centre"] else "raw keys"
+    table = "KV head" if p["scope"] == "head" else "layer"
+    return f"Th_hd {p['th_hd']}, ratio {p['ratio_q16'] / 65536:.2g}, {chosen}, {keys}, a table a {table}"
+
+
+def written(records: Iterable[Record]) -> str:
+    """Records as a JSON file, a field a line."""
+    each = []
+    for r in records:
+        fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(r).items())
+        each.append("{\n" + ",\n".join(fields) + "\n}")
+    return "[" + ",\n".join(each) + "]\n"
+
+
+def read(text: str) -> dict[str, dict[str, Record]]:
+    """The records of a file that `written` made, by stream and policy."""
+    out: dict[str, dict[str, Record]] = {}
+    for fields in json.loads(text):
+        out.setdefault(fields["stream"], {})[fields["policy"]] = Record(**fields)
+    return out
+
+
+@lru_cache(maxsize=1)
+def records() -> dict[str, dict[str, Record]]:
+    """The recorded streams that come with this project."""
+    return read(FILE.read_text())
+
+
+def of_reading(reading: str) -> str:
+    """The policy of a reading of ReSV (`golden.function_params.READINGS`), which a preset names."""
+    return POLICY if reading == POLICY else f"{POLICY}-{reading}"
+
+
+def chosen(name: str, policy: str, known: Iterable[str], default: str = POLICY) -> str:
+    """The policy to take of `known`, of which a stream or file `name` has records.
+
+    policy : as asked for; empty takes `default`, or the only one
+
+    Raises `ParamError` where there is none of that name, or where several are left.
+    """
+    names = list(known)
+    check(bool(names), "select", name, "has no policy that fetches a part of the cache: run `vrex stream` with one")
+    found = policy or (names[0] if len(names) == 1 else default)
+    check(
+        found in names, "select", name, f"has records of {', '.join(names)}: take one of them, as in {name}:{names[0]}"
+    )
+    return found

@@ -22,6 +22,7 @@ from golden.program.layer_memory import LayerShape, Register
 from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
 from golden.program.shares import Shares
 from hdl.params import CoreParams, SystemParams
+from sim.system.workload import CLUSTER_TOKENS
 from sim.units.core_time import CoreTime, Retrieval
 from sim.units.dre_time import DreTime
 from sim.units.hcu_time import SWITCH, Beat
@@ -36,7 +37,6 @@ from sim.units.wtu_time import Plan, WtuTime
 UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
 BURSTS = {"load": "reads", "store": "writes"}
 LONGEST = 10_000_000  # steps of a program
-CLUSTER_TOKENS = 32  # V-Rex, section VI-D
 # Addresses far apart, so that no burst is cut because of another array: the core's and its team's work, weights, rings
 # and blocks.
 WORK, TEAM, WEIGHTS, DEVICE, HOME = (1 << n for n in (30, 32, 34, 37, 38))
@@ -77,6 +77,7 @@ class CoreShare:
     model : shape of a layer: width, heads, kv_heads, head_size, ffn
     share : of the clusters, which the pass fetches
     latency : cycles from a burst's address to its first beat
+    cluster : mean tokens of a cluster, of a table with room
 
     Raises `ParamError` where the hardware has no program for the layer.
     """
@@ -87,6 +88,7 @@ class CoreShare:
     cached: int
     share: float
     latency: int
+    cluster: float = CLUSTER_TOKENS
 
     @property
     def core(self) -> CoreParams:
@@ -96,7 +98,12 @@ class CoreShare:
     @cached_property
     def clusters(self) -> int:
         """Clusters of each table."""
-        return min(self.core.dre.hcu.clusters, max(1, self.cached // CLUSTER_TOKENS))
+        return min(self.core.dre.hcu.clusters, self.wanted)
+
+    @property
+    def wanted(self) -> int:
+        """Clusters of a table with room for all."""
+        return max(1, int(self.cached / self.cluster))
 
     @cached_property
     def entries(self) -> int:
@@ -251,7 +258,8 @@ class CoreShare:
         """What a row takes in the WTU whose codes are of all sizes."""
         wtu = self.core.dre.wtu
         codes = 37 * np.arange(self.clusters) % (1 << wtu.score.bits)
-        return WtuTime(wtu).plan(codes, np.full(self.clusters, CLUSTER_TOKENS), self.core.dre.function().ratio_q16)
+        counts = np.full(self.clusters, max(1, round(self.cached / self.clusters)))
+        return WtuTime(wtu).plan(codes, counts, self.core.dre.function().ratio_q16)
 
     def bursts(self, dre: DreTime) -> tuple[list[dict], int]:
         """The bursts of the chosen clusters, each with the cycles by which it follows the first one; the cycles from

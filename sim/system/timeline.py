@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from golden.policies.state_space import StateSpaceParams, products
 from sim.system.workload import Decoder, Vision
 
 DRE = ("cluster", "switch", "select", "walk")  # names of the stages of the DRE
+EVERYTHING = "flexgen"  # the policy that fetches the whole cache in each layer
 RESIDENT = ("resident", "oaken")  # policies that keep the whole cache on the device
 
 
@@ -16,6 +18,7 @@ class Point:
     batch  : streams
     rows   : new tokens of each stream
     frame  : the rows are a frame, whose image the vision encoder encodes first; else a question or a generated token
+    branch : sizes of hybrid memory's state-space branch, which each layer computes beside its attention; None: none
     policy : one of `sim.system.workload.TABLE_II`, flexgen (fetches everything), resident (keeps everything on the
              device) or oaken (the same, in 4 bits)
     """
@@ -27,6 +30,7 @@ class Point:
     policy: str = "resv"
     model: Decoder = Decoder()
     vision: Vision = Vision()
+    branch: StateSpaceParams | None = None
 
     def __post_init__(self) -> None:
         for name in ("cache", "batch", "rows"):
@@ -34,11 +38,18 @@ class Point:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
     @property
+    def branch_products(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of each product of a layer's branch, by name."""
+        m = self.model
+        return products(self.branch, m.width, m.heads * m.head) if self.branch else {}
+
+    @property
     def device_bytes(self) -> int:
         """Bytes of both models' weights, and of the caches if the policy keeps them on the device."""
+        branch = self.model.layers * sum(k * n for k, n in self.branch_products.values())
         cache = {"resident": 1.0, "oaken": 0.25 * 1.1}.get(self.policy, 0.0)  # Oaken: 4 bits, about a tenth of outliers
         return int(
-            2 * (self.model.pass_weights + self.vision.weights)
+            2 * (self.model.pass_weights + self.vision.weights + branch)
             + self.batch * self.cache * self.model.token_bytes * cache
         )
 

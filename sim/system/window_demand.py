@@ -13,7 +13,8 @@ from golden.inputs.codec import Coded
 from golden.policies.blocks import Block, Shape
 from golden.policies.full_streaming_rekv import Full
 from golden.policies.registry import Entry
-from golden.policies.window_decisions import Decider
+from golden.policies.state_space import StateSpaceParams
+from golden.policies.window_decisions import Decider, branch_of, without_branch
 from golden.program.window_slots import Decision, Slots, sizes
 from sim.system.workload import Decoder, Session
 
@@ -42,6 +43,7 @@ class WindowDemand:
     held : most tokens in the window
     most : tokens of the largest pass of the stream
     drops : whether the policy may drop tokens
+    branch : sizes of hybrid memory's state-space branch; None: the policy has none
     """
 
     cached: int
@@ -50,6 +52,7 @@ class WindowDemand:
     held: int
     most: int
     drops: bool
+    branch: StateSpaceParams | None = None
 
     @property
     def rows(self) -> float:
@@ -89,7 +92,7 @@ def demand(
     the policy does.
     """
     shape = Shape(1, model.heads, model.kv_heads, model.head, ((1.0,) * (model.head // 2),))
-    decider, decisions = Decider(entry.build(shape)), list[Decision]()
+    decider, decisions = Decider(without_branch(entry).build(shape)), list[Decision]()
     drops = entry.policy is not Full
     frames = frames if drops else 1
     counted, dropped, largest = -1, 0, 0
@@ -109,7 +112,7 @@ def demand(
     held, places = sizes(decisions)
     blocks = list(_blocks(decisions, held, at_once, places, counted))
     most = min(at_once, max(len(d.rows) for d in decisions))
-    return WindowDemand(cached, tuple(blocks[:-1]), blocks[-1], held, most, drops)
+    return WindowDemand(cached, tuple(blocks[:-1]), blocks[-1], held, most, drops, branch_of(entry))
 
 
 def _stream(cached: int, coded: Sequence[Coded | None], frame_tokens: int) -> Iterator[Block]:

@@ -2,7 +2,8 @@
 
 The layers are those of `sim.system.window_share`, cycle by cycle; a stage lasts as long as core 0, or as the bytes of
 all cores take at the device memory. Encoder, vocabulary, barriers between phases and the gap of a layer are those of
-a pass with retrieval (`sim.system.accelerator`), so the two compare. Nothing crosses the link.
+a pass with retrieval (`sim.system.accelerator`), so the two compare. So is hybrid memory's state-space branch, which
+no program of several cores computes yet. Nothing crosses the link.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from functools import cached_property
 
 from golden.function_params import check
 from hdl.params import CLOCK
-from sim.system.accelerator import encoder, seconds, vocabulary, watts
+from sim.system.accelerator import branch, encoder, seconds, vocabulary, watts
 from sim.system.layer_load import Load
 from sim.system.layer_share import Step
 from sim.system.platforms import Vrex
@@ -24,6 +25,7 @@ NAMES = {
     "turn": TURNING,
     "qkv": ("norm1", "qkv", "rotary", "entries", "append"),
     "attention": ("scores", "softmax", "values", "join"),
+    "branch": ("branch",),
     "out": ("output", "add_output"),
     "gate_up": ("norm2", "gate_up"),
     "down": ("down", "add_down"),
@@ -40,7 +42,7 @@ class WindowPass:
 
     def __init__(self, v: Vrex, d: WindowDemand, point: Point):
         check(point.batch == 1, "batch", point.batch, "must be 1: each stream has a window, and passes of its own")
-        self.v, self.d, self.point = v, d, point
+        self.v, self.d, self.point = v, d, replace(point, branch=d.branch)
 
     @cached_property
     def largest(self) -> WindowShare:
@@ -53,14 +55,16 @@ class WindowPass:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of keys and values in device memory, in all layers."""
-        return (self.largest.slots + self.largest.behind) * self.point.model.token_bytes
+        """Bytes of device memory beside the weights: keys and values, the branch's state, what programs pass on."""
+        m, s = self.point.model, self.d.branch
+        entries = (self.largest.slots + self.largest.behind) * m.token_bytes
+        state = s.expand * m.width * (4 * s.state + 2 * (s.conv - 1)) if s else 0  # FP32, and the last inputs in BF16
+        return entries + m.layers * state + self.largest.window.work.size * self.v.cores
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory: both models' weights, keys and values."""
-        m, vision = self.point.model, self.point.vision
-        return 2 * (m.pass_weights + vision.weights) + self.held_bytes
+        """Bytes of device memory."""
+        return self.point.device_bytes + self.held_bytes
 
     def stages(self, block: BlockDemand) -> Iterator[tuple[str, float, float]]:
         """Name, seconds and bytes of each stage of a layer, of all passes and turned keys of a block."""
@@ -70,6 +74,8 @@ class WindowPass:
         for tokens in block.passes:
             for name, counts in self.share(tokens).layer().items():
                 yield name, *self._timed(counts)
+            steps = branch(self.v, self.point, tokens)
+            yield "branch", seconds(self.v, steps), sum(x.bytes for x in steps)
 
     def _timed(self, counts: dict[str, int]) -> tuple[float, float]:
         return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth), counts["bytes"]
@@ -105,6 +111,8 @@ class WindowPass:
                 ops = 2.0 * rows * (m.matrices[name][0] * m.matrices[name][1] if name in m.matrices else 0)
                 if name == "attention":
                     ops = 2.0 * m.attention_macs(1, self.d.held) * rows
+                if name == "branch":
+                    ops = 2.0 * rows * sum(k * n for k, n in p.branch_products.values())
                 if took or ops:
                     line.put(layer, name, "LXE", took + waits * (name == "out"), 0.0, moved, ops)
         step = vocabulary(v, 1, m.width, m.vocab)

@@ -1,11 +1,14 @@
 """The workloads: models by shape, sessions, and the share of the cache that retrieval selects."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from sim.system.selection import RATIOS, TEXT, UNIONS
+from sim.system.selection import POLICY, Record, records
+
+CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
 
 
 @dataclass(frozen=True)
@@ -112,17 +115,27 @@ class Selection:
 
     A table of several heads fetches every cluster that one of its heads selects, so its share is that of the union.
 
+    name    : the function and the stream, for titles
     frame   : shares for the tokens of a frame or a question, [layers, kv_heads]
     text    : shares for a generated token, [layers, kv_heads]
     unions  : for both, shares of the union of 1, 2, ... heads, [2, layers, heads]; None if all heads select the same
     cluster : mean number of tokens in a cluster
+    sizes   : for both, typical tokens at home of a fetched cluster; all of the mean size if not given
     """
 
     name: str
     frame: np.ndarray
     text: np.ndarray
     unions: np.ndarray | None = None
-    cluster: int = 32
+    cluster: float = CLUSTER_TOKENS
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def fetched(self, stage: str, crowded: float = 1.0) -> tuple[int, ...]:
+        """Typical tokens of a fetched cluster, each as likely as the others.
+
+        stage : "frame" or "text" · crowded : tokens of a cluster over `cluster`, above 1 in a full table
+        """
+        return tuple(max(1, round(n * crowded)) for n in self.sizes.get(stage, (self.cluster,)))
 
     def tables(self, stage: str, heads: int) -> np.ndarray:
         """Shares that the tables of a layer fetch, [layers, kv_heads / heads].
@@ -141,10 +154,13 @@ class Selection:
         return self.tables(stage, heads).mean(1)
 
 
-def constant(name: str, frame: float, text: float, model: Decoder) -> Selection:
-    """A selection with the same share in all layers and tables, whatever heads the tables have."""
+def constant(name: str, frame: float, text: float, model: Decoder, **of_clusters: Any) -> Selection:
+    """A selection with the same share in all layers and tables, whatever heads the tables have.
+
+    of_clusters : `cluster` and `sizes` of the `Selection`
+    """
     shape = (model.layers, model.kv_heads)
-    return Selection(name, np.full(shape, frame), np.full(shape, text))
+    return Selection(name, np.full(shape, frame), np.full(shape, text), **of_clusters)
 
 
 # V-Rex Table II, averages: retrieval ratios in frames and in generation.
@@ -153,35 +169,31 @@ TABLE_II = {"infinigen": (1.0, 0.068), "infinigenp": (0.508, 0.068), "rekv": (0.
 
 def table_ii(policy: str, model: Decoder) -> Selection:
     """The selection of V-Rex Table II; a policy that it does not list selects everything."""
-    return constant("shares of Table II", *TABLE_II.get(policy, (1.0, 1.0)), model)
+    name = f"{policy} with the shares of Table II, {CLUSTER_TOKENS} tokens a cluster"
+    return constant(name, *TABLE_II.get(policy, (1.0, 1.0)), model)
 
 
-def measured(
-    model: Decoder, name: str, ratios: np.ndarray, text: Sequence[float] | np.ndarray, unions: np.ndarray
-) -> Selection:
-    """Stretches shares that were measured on a decoder of another shape to `model`.
-
-    ratios : shares in frames, [layers, kv_heads] of the other decoder
-    text : mean shares in generation of the union of 1, 2, ... heads
-    unions : shares in frames of the same unions, [layers, kv_heads] of the other decoder
+def measured(model: Decoder, record: Record) -> Selection:
+    """Stretches a record of a decoder of another shape to `model`.
 
     A layer takes the share at the same relative depth. Head h takes that of head h mod the other decoder's heads. In
     generation, layers and heads differ as they do in frames.
     """
+    ratios, text = np.array(record.frame, float), np.array(record.text, float)
     depth = np.linspace(0, len(ratios) - 1, model.layers)
 
     def stretched(known: np.ndarray) -> np.ndarray:
-        columns = [np.interp(depth, np.arange(len(known)), column) for column in np.asarray(known, float).T]
+        columns = [np.interp(depth, np.arange(len(known)), column) for column in known.T]
         return np.stack(columns, 1)
 
-    heads = np.asarray(ratios).shape[1]
-    frame = stretched(ratios)[:, np.arange(model.kv_heads) % heads]
-    wide = stretched(unions)
+    frame = stretched(ratios)[:, np.arange(model.kv_heads) % ratios.shape[1]]
+    wide = stretched(np.array(record.unions, float))
     means = np.maximum(wide.mean(0), 1e-9)
     own = np.minimum(1.0, frame * (text[0] / max(frame.mean(), 1e-9)))
-    return Selection(f"shares of {name}", frame, own, np.stack([wide, np.minimum(1.0, wide * (text / means))]))
+    unions = np.stack([wide, np.minimum(1.0, wide * (text / means))])
+    return Selection(record.name, frame, own, unions, record.cluster, record.sizes)
 
 
-def traced(model: Decoder, stream: str = "world") -> Selection:
-    """Shares of the real stream `stream` in `sim.system.selection`, stretched to `model`."""
-    return measured(model, f"trace {stream}", np.array(RATIOS[stream]), TEXT[stream], np.array(UNIONS[stream]))
+def traced(model: Decoder, stream: str = "world", policy: str = POLICY) -> Selection:
+    """What a policy fetches of the recorded stream `stream`, stretched to `model`."""
+    return measured(model, records()[stream][policy])

@@ -53,7 +53,7 @@ def test_falls_behind_when_a_pass_takes_a_frame_s_time():
     assert slow["fetched"] == pytest.approx(want, rel=recent / tokens)
     never = day(Device("edge", "full", fps=20.0))
     assert never.pop("seconds") > 1 / 20
-    assert never == {"hours": 0.0, "limit": "speed", "joules": 0.0, "fetched": 0.0, "busy": 0.0}
+    assert never == {"hours": 0.0, "limit": "speed", "joules": 0.0, "fetched": 0.0, "busy": 0.0, "room": 0.0}
 
 
 def test_results_are_kept(tmp_path, monkeypatch):

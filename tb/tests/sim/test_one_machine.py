@@ -20,6 +20,7 @@ from hdl.params import CLOCK, SystemParams, flat, override, preset
 from scripts.main import app
 from sim.system import (
     accelerator,
+    device_memory,
     dre_demand,
     layer_load,
     layer_share,
@@ -36,15 +37,16 @@ from sim.system.accelerator import run
 from sim.system.layer_share import Layer
 from sim.system.passes import device_bytes, lacks
 from sim.system.platforms import EDGE, SERVER, Vrex
+from sim.system.selection import PUBLISHED
 from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Decoder, Selection, constant, traced
 from tb.library.runner import ROOT
 
 MODEL = Decoder()
 AT = Point(4096)
-SHARES = traced(MODEL)
+SHARES = traced(MODEL, policy=PUBLISHED)
 # All that computes a pass or a layer on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
-MACHINE = (accelerator, dre_demand, layer_load, layer_share, passes, share_cycles)
+MACHINE = (accelerator, device_memory, dre_demand, layer_load, layer_share, passes, share_cycles)
 MACHINE += (window_demand, window_pass, window_share, mosaic_pass, mosaic_share)
 
 
@@ -74,7 +76,8 @@ def test_a_platform_has_no_size_of_its_own():
 # of samples, work of the encoder, units. A size of the hardware in one of these files is a number more.
 STATED = {
     "accelerator": {1e-3, 15, 24, 34, 4096},
-    "dre_demand": {12, 17, 32, 64, 2048},
+    "device_memory": set(),
+    "dre_demand": {8, 12, 17, 32, 64, 2048},
     "layer_load": {8, 16, 34, 36, 10_000_000},
     "layer_share": set(),
     "mosaic_pass": {256},
@@ -268,7 +271,9 @@ def test_refusals_are_the_plan_s():
 
 
 def test_frames_of_presets_as_generated():
-    shown = CliRunner().invoke(app, ["simulate", "frames", "--cache", "4096", "--platform", "edge", "--json"])
+    shown = CliRunner().invoke(
+        app, ["simulate", "frames", "--select", "world:resv-buckets", "--cache", "4096", "--platform", "edge", "--json"]
+    )
     assert shown.exit_code == 0, shown.output
     assert f"{run(EDGE, AT, SHARES).seconds * 1e3:.1f}" in shown.stdout
     refused = CliRunner().invoke(app, ["simulate", "frames", "--cache", "4096", "-p", "cores=5", "--json"])

@@ -1,0 +1,92 @@
+"""Counts the bytes of device memory, array by array, as the cores' programs and the retrieval engine lay them out.
+
+`golden.program.system_map` gives the places of a system's arrays. Here only the sizes count, so no program is compiled.
+A layer's arrays lie among its weights, so each layer has its own mean keys, and its own room for fetched entries: as
+many as the table needs that fetches most. Each stream has tables, rings, mean keys and fetched entries of its own.
+
+A policy that fetches everything has no program; two layers' entries count for it, as on a GPU.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+from golden.program.core_compiler import RetrievalShape
+from golden.program.isa import LxeFormat
+from golden.program.share_plan import SharePlan, shared_space
+from golden.program.shares import Shares
+from golden.program.stage_plan import Stage
+from golden.retrieval.table_layout import Item
+from sim.system.layer_share import Layer, at_home
+from sim.system.platforms import Gpu, Vrex
+from sim.system.timeline import EVERYTHING, RESIDENT, Point
+from sim.system.workload import Selection
+
+OF_TABLES = ("hash_weight", "behind", "table", "thresholds")  # arrays that belong to a table
+IN_FLIGHT = 2  # layers whose fetched entries are held where no program of ours fetches them
+
+
+class _Arrays(SharePlan):
+    """A core's arrays, without its programs."""
+
+    def _stages(self) -> Iterator[Stage]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of a layer, of all cores, for one stream; `work` serves all layers."""
+
+    weights: int
+    keys: int
+    fetched: int
+    work: int
+
+
+@lru_cache(maxsize=1024)
+def _sizes(fmt: LxeFormat, shares: Shares, retrieval: RetrievalShape) -> _Sizes:
+    s, leader = shares, _Arrays(shares, fmt, retrieval, 0)
+    one = {name: _up(leader[name].size, leader.weights.align) for name in OF_TABLES if name in leader.arrays}
+    tables = s.teams * s.groups
+    weights = s.teams * leader.apart - tables * (sum(one.values()) - one["hash_weight"])
+    works = [_Arrays(s, fmt, retrieval, m * s.teams).work.size for m in range(s.members)]
+    work = shared_space(s).size + s.teams * (sum(works) + leader.team_bytes)
+    return _Sizes(weights, tables * (one["table"] + one.get("thresholds", 0)), tables * one["behind"], work)
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str, int]:
+    """Bytes of device memory that a pass needs, by the kind of array.
+
+    weights : of both models · cache : entries, where the policy keeps all on the device
+    tables, rings : of the retrieval engine · mean keys : of clusters, with the thresholds of hash bits
+    fetched : room for the entries that a layer fetches · work : what programs pass on
+    """
+    m, p = point.model, platform
+    if point.policy in RESIDENT:
+        weights = replace(point, cache=1, policy="").device_bytes
+        return {"weights": weights, "cache": point.device_bytes - weights}
+    if isinstance(p, Gpu) or point.policy == EVERYTHING:
+        share = float(selection.layers(point.stage).max())
+        fetched = IN_FLIGHT * share * point.batch * point.cache * m.entry_bytes
+        return {"weights": point.device_bytes, "fetched": int(fetched)}
+    layer = Layer(p.system, m, point.batch, point.rows, p.latency, p.prefetch)
+    s, dre = layer.shares, p.core.dre
+    rows, contexts = layer.passes[1], layer.contexts
+    most = ceil(float(selection.tables(point.stage, s.heads).max()) * at_home(p, point, selection)[0])
+    shares = replace(s, whole=replace(s.whole, tokens=rows, entries=max(1, most)))
+    own = _sizes(p.core.lxe_format(), shares, layer.retrieval(max(dre.hcu.frame, rows), False))
+    beside = point.device_bytes - 2 * m.layers * m.layer_weights  # encoder and vocabulary have no such programs
+    streams = point.batch * m.layers
+    return {
+        "weights": beside + m.layers * own.weights,
+        "tables": s.teams * dre.layout().address(Item.LEVEL, contexts),
+        "rings": s.teams * contexts * dre.kvmu.recent * dre.kvmu.entry_bytes,
+        "mean keys": streams * own.keys,
+        "fetched": streams * own.fetched,
+        "work": own.work,
+    }
