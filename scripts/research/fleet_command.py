@@ -17,7 +17,7 @@ from scripts import console
 from scripts.progress import Bar
 from scripts.research.kept_runs import numbers
 from sim.evaluation.fleet import PLATFORMS, Device, day
-from sim.evaluation.other_policies import PROFILES, label
+from sim.evaluation.other_policies import PROFILES
 from synth.sweep.database import Database, Row
 from synth.sweep.point_costs import code
 
@@ -108,7 +108,7 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
         r = row.result
         cells = (f"{d.streams}", f"{d.fps:g}", f"{d.hours:g}")
         if row.error:
-            out.add_row(d.platform, label(d.policy), *cells, row.error)
+            out.add_row(d.platform, d.policy, *cells, row.error)
             continue
         share = (
             f"{r['hours']:.2f} h",
@@ -119,7 +119,7 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
         )
         out.add_row(
             d.hardware.name,
-            label(d.policy),
+            d.policy,
             *cells,
             *share,
             f"{r['fetched'] / 1e12:.3f}",
