@@ -6,7 +6,10 @@ export OPENBLAS_NUM_THREADS := 1
 # Tests start thousands of Python processes. Each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check nightly lint docs setup models models-gemma hf clean
+# Parts of `make nightly`; .github/workflows/nightly.yml runs each as a job.
+NIGHTLY := tests stress coverage proofs mutants mutants-large
+
+.PHONY: demo test check nightly $(NIGHTLY:%=nightly-%) lint docs setup models models-gemma hf clean
 
 demo: models
 	$(BIN)/vrex demo -o build/demo
@@ -19,12 +22,19 @@ check: setup lint
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not nightly'
 
 # What is too long for every change; each goes on where it was stopped.
-nightly: setup
+nightly: $(NIGHTLY:%=nightly-%)
+
+nightly-tests: setup
 	$(BIN)/pytest -n auto --dist worksteal -m nightly --junitxml build/nightly.xml
+nightly-stress: setup
 	$(BIN)/vrex stress
+nightly-coverage: setup
 	$(BIN)/vrex coverage
+nightly-proofs: setup
 	$(BIN)/vrex prove
+nightly-mutants: setup
 	$(BIN)/vrex mutate hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter register_block
+nightly-mutants-large: setup
 	$(BIN)/vrex mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid kv4_codec
 
 lint: setup

@@ -38,6 +38,7 @@ class Parameter:
     power_of_two : allows only powers of two; a string gives the reason, which the error message repeats
     optional : hardware that costs nothing when off; left out of headers and manifests while it has its default
     features : names that a word may join by "+", each once and in this order; "" is none of them
+    in_core : the only value that a core takes; others are for the unit alone
     """
 
     meaning: str
@@ -47,6 +48,7 @@ class Parameter:
     power_of_two: bool | str = False
     optional: bool = False
     features: tuple[str, ...] = ()
+    in_core: int | None = None
 
     @property
     def values(self) -> str:
@@ -58,6 +60,7 @@ class Parameter:
         low = 1 if self.power_of_two and self.low is None else self.low
         limits = f"at least {low}" if low and not self.power_of_two else ""
         limits = limits if self.high is None else f"{low} to {self.high}"
+        limits += "" if self.in_core is None else f", in a core {self.in_core}"
         return ", ".join(part for part in ("a power of two" if self.power_of_two else "", limits) if part)
 
     def check(self, name: str, value: Any) -> None:

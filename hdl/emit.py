@@ -56,10 +56,13 @@ BLOCKS = {
     "system": ("hdl.execution.system", "System", ""),
 }
 # Units beside a core.
-BESIDE = {"motion_mask": ("hdl.video.motion_mask", "MotionMask", "mask")}
+BESIDE = {
+    "motion_mask": ("hdl.video.motion_mask", "MotionMask", "mask"),
+    "motion_mask_ip": ("hdl.shells.motion_mask_ip", "MotionMaskIp", "mask"),
+}
 ALL = UNITS | BLOCKS | BESIDE
-PROLONGING = ("dre_ip", "core_ip")  # units that prolong their reset themselves
-ENDING = (*PROLONGING, "system")  # units that report memory errors in a status, and have no port for them
+PROLONGING = ("dre_ip", "core_ip", "motion_mask_ip")  # units that prolong their reset themselves
+ENDING = ("dre_ip", "core_ip", "system")  # units that report memory errors in a status, and have no port for them
 
 
 @dataclass(frozen=True)

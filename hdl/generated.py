@@ -7,7 +7,8 @@ from pathlib import Path
 
 from golden.function_params import ParamError, check
 from golden.text_files import read_text
-from hdl.emit import ALL, Emitted
+from hdl.emit import ALL, Emitted, emit, params_of
+from hdl.params import override_part, preset
 from hdl.writer.circt import Language
 
 MANIFEST = "manifest.json"
@@ -33,6 +34,21 @@ def read(folder: Path) -> Emitted:
 def edited(made: Emitted) -> bool:
     """Whether the Verilog differs from the one that the manifest describes."""
     return hashlib.sha256(made.verilog.removesuffix(made.memories).encode()).hexdigest() != made.manifest["sha256"]
+
+
+def edits(folder: Path) -> list[Path]:
+    """The unit's files that were edited since they were generated; none in a folder of an older version."""
+    try:
+        made = read(folder)
+    except ParamError:
+        return []
+    verilog = [folder / made.file] if edited(made) else []
+    if not made.memories:
+        return verilog
+    unit = made.manifest["unit"]
+    system = override_part(preset("core"), ALL[unit][2], assignments(made))
+    again = emit(unit, params_of(unit, system), **options(made)).memories
+    return verilog + ([folder / f"{made.top}_memories.v"] if again != made.memories else [])
 
 
 def options(made: Emitted) -> dict[str, object]:

@@ -198,13 +198,22 @@ def collect_errors(m: Module, owner: wiring.Component, parts: Iterable[object]) 
 
 
 def bodies(top: str, kinds: Iterable[str], empty: bool = False) -> str:
-    """Verilog of the modules of these kinds, named `<top>_<kind>`; with `empty` their ports alone, as black boxes."""
+    """Verilog of the modules of these kinds, named `<top>_<kind>`.
+
+    With `empty` they are black boxes: reads give X, and lint tools find every port in use.
+    """
     out = []
     for text in re.split(r"(?<=endmodule\n)\n", BODIES.read_text()):
         kind = re.search(r"^module (\w+)", text, re.M)[1]
         if kind in kinds:
             text = re.sub(rf"^module {kind}\b", f"module {top}_{kind}", text, flags=re.M)
-            out.append(re.sub(r"(?s)\n\);\n.*", "\n);\nendmodule\n", text) if empty else text)
-    if empty:
-        out = [re.sub(r"^module", "(* blackbox *)\nmodule", text, flags=re.M) for text in out]
+            out.append(_emptied(text) if empty else text)
     return "\n".join(out)
+
+
+def _emptied(text: str) -> str:
+    """A module as a black box."""
+    head = text.partition("\n);\n")[0].replace("output reg ", "output wire")
+    inputs = ", ".join(re.findall(r"^  input .*?(\w+),?$", head, re.M))
+    body = f"  assign r_data = {{WIDTH{{1'bx}}}};\n  wire unused = &{{{inputs}}};"
+    return re.sub(r"^module", "(* blackbox *)\nmodule", f"{head}\n);\n{body}\nendmodule\n", flags=re.M)

@@ -81,7 +81,7 @@ class HcuParams:
     frame: int = parameter(32, "keys compared with a tile: most of a batch", low=1, high=WIDTH)
     token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
     early_abandon: bool = parameter(True, "leave a comparison that can no longer win")
-    protect: str = parameter("none", "check bits of the memories (`golden.arithmetic.secded`)", **PROTECT)
+    protect: str = parameter("none", "check bits of the memories: parity, or Hsiao's code", **PROTECT)
 
     def __post_init__(self):
         check_parameters(self)
@@ -234,9 +234,7 @@ class KvmuParams:
     count_lanes: int = parameter(16, "token counts of a word: wtu.n_w", high=1 << 12, power_of_two=True)
     read_counts: int = parameter(128, "token counts of a read", high=1 << 12, power_of_two=True)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
-    kv4_group: int = parameter(
-        0, "numbers of a group of 4-bit entries at home (`golden.retrieval.kv4`); 0: BF16", high=128, optional=True
-    )
+    kv4_group: int = parameter(0, "numbers of a group of 4-bit entries at home; 0: BF16", high=128, optional=True)
 
     def __post_init__(self):
         check_parameters(self)
@@ -375,7 +373,7 @@ class DpeParams:
 
     n_h: int = parameter(64, "N_DPE-h: dot-product trees", low=1, high=WIDTH)
     n_w: int = parameter(64, "N_DPE-w: BF16 inputs of a tree", low=1, high=WIDTH)
-    window: int = parameter(24, "bits of an aligned product (`golden.function_params.DotFormat`)", low=16, high=32)
+    window: int = parameter(24, "bits of an aligned product in a dot product", low=16, high=32)
     w_depth: int = parameter(
         32, "words of n_w weights a tree: 256 KB in all", low=1, high=SIZE, power_of_two="addresses wrap"
     )
@@ -407,7 +405,7 @@ class DpeParams:
 class VpeParams:
     """Parameters of the VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
-    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH)
+    n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH, in_core=1)
     n_w: int = parameter(64, "N_VPE-w: lanes of a unit", high=1 << 12, power_of_two=True)
     depth: int = parameter(64, "words of n_w numbers in each of a unit's three banks", high=1 << 12, power_of_two=True)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of the score codes that it makes")
@@ -635,11 +633,7 @@ def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     own. Values are integers, true/false or words; the word for no features is none. `ParamError` names the unit; for an
     unknown name it lists the valid ones, the nearest first.
     """
-    changes = _changes(params, "", assignments)
-    lanes = changes.get(("wtu", "n_w"))
-    if lanes is not None:
-        changes.setdefault(("kvmu", "count_lanes"), lanes)
-    out = _replaced(params, "", changes)
+    out = _replaced(params, "", _changes(params, "", assignments))
     out.core.dre.joined()
     return out
 
@@ -685,6 +679,9 @@ def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[st
         rest = [n for n in valid if n not in near]
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
+    lanes = changes.get(("wtu", "n_w"))
+    if lanes is not None and ("kvmu", "count_lanes") in leaves:
+        changes.setdefault(("kvmu", "count_lanes"), lanes)
     return changes
 
 

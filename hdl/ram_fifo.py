@@ -9,7 +9,7 @@ from hdl.params import bits_for
 
 
 class RamFifo(wiring.Component):
-    """Keeps words in order in an `hdl.memory.Ram`. It never stalls its writer, who must know that there is room.
+    """Keeps words in order in a memory. It never stalls its writer, who must know that there is room.
 
     Parameters
     ----------

@@ -1,5 +1,7 @@
 """Writes the FuseSoC description (CAPI2) of an IP block's package, and its synthesis script."""
 
+import re
+
 from hdl.emit import Emitted
 from hdl.params import CoreParams, MaskParams
 from ip.origin import stamped
@@ -81,14 +83,18 @@ _EXAMPLE_TARGET = """  sim:
 
 parameters:
 """
-# Parameters of an example SoC: what each is, and its default.
-_PARAMETERS = {
-    "BYTES": ("Bytes of a beat of the block's AXI4 ports", "int", "vlogparam", ""),
-    "ADDRESS_BITS": ("Address bits of the block's AXI4-Lite port", "int", "vlogparam", ""),
-    "SIZE": ("Bytes of the memory, a power of two", "int", "vlogparam", "16777216"),
-    "LATENCY": ("Cycles from a burst's address to its first beat", "int", "vlogparam", "20"),
-    "script": ("Script of the CPU; without one it runs a smoke test", "file", "plusarg", ""),
+_MEANING = {
+    "BYTES": "Bytes of a beat of the block's AXI4 ports",
+    "ADDRESS_BITS": "Address bits of the block's AXI4-Lite port",
+    "SIZE": "Bytes of the memory, a power of two",
+    "LATENCY": "Cycles from a burst's address to its first beat",
 }
+_WIDTH = "Bits of a signal of an AXI4-Stream port"
+_SCRIPT = """  script:
+    description: Script of the CPU; without one it runs a smoke test
+    datatype: file
+    paramtype: plusarg
+"""
 _WHAT = {"core_ip": "Core", "dre_ip": "Retrieval engine", "motion_mask_ip": "Motion mask"}
 _TYPES = {".h": "{file_type: cSource, is_include_file: true}", ".c": "{file_type: cSource}"}
 _TYPES |= {".cpp": "{file_type: cppSource}", ".v": "{file_type: verilogSource}"}
@@ -122,19 +128,25 @@ def core_file(emitted: Emitted, p: CoreParams | MaskParams, address_bits: int, v
 
 def _sim(emitted: Emitted, p: CoreParams | MaskParams, address_bits: int) -> str:
     """The target that plays the example SoC, and its parameters."""
-    own = {"ADDRESS_BITS": str(address_bits)} | ({"BYTES": str(p.lxe.bus_bytes)} if isinstance(p, CoreParams) else {})
-    names = list(own) + (["SIZE", "LATENCY"] if isinstance(p, CoreParams) else []) + ["script"]
+    sizes = {"ADDRESS_BITS": address_bits}
+    if isinstance(p, CoreParams):
+        sizes |= {"BYTES": p.lxe.bus_bytes, "SIZE": 1 << 24, "LATENCY": 20}
+    for port in emitted.manifest["ports"]:  # S_DATA: bits of s_axis_s_tdata
+        if found := re.fullmatch(r"[sm]_axis_([a-z])_t(data|user)", port["name"]):
+            sizes[f"{found[1]}_{found[2]}".upper()] = port["width"]
+    known = {name: sizes.pop(name) for name in ("SIZE", "LATENCY") if name in sizes}
+    if not isinstance(p, CoreParams):
+        sizes.pop("M_USER")  # one bit
     text = _EXAMPLE_TARGET.format(
         options=", ".join(["-O3", "--x-initial", "unique", *["--assert"] * bool(emitted.assertions)]),
         filesets=", ".join(["rtl", *["assertions"] * bool(emitted.assertions), "example"]),
-        parameters=", ".join(f"{name}={own[name]}" if name in own else name for name in names),
+        parameters=", ".join([*(f"{name}={value}" for name, value in sizes.items()), *known, "script"]),
         soc="openvrex_soc",
     )
-    for name in names:
-        what, kind, of, default = _PARAMETERS[name]
-        text += f"  {name}:\n    description: {what}\n    datatype: {kind}\n    paramtype: {of}\n"
-        text += f"    default: {default}\n" if default else ""
-    return text
+    for name in (*sizes, *known):
+        text += f"  {name}:\n    description: {_MEANING.get(name, _WIDTH)}\n    datatype: int\n"
+        text += "    paramtype: vlogparam\n" + (f"    default: {known[name]}\n" if name in known else "")
+    return text + _SCRIPT
 
 
 def _fileset(name: str, files: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Writes an IP block as a folder that drops into a SoC."""
 
 import hashlib
+import shlex
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -22,6 +23,7 @@ from ip.shell import TOPS, constraints, shell, stub, top_module
 from ip.software import sources
 from ip.table_header import table_header
 
+CHIP = Path(__file__).with_name("chip.md")  # for the chip team
 PERIOD = 1e9 / CLOCK  # ns
 
 
@@ -61,7 +63,7 @@ class Options:
 
     def command(self, unit: str, p: CoreParams | MaskParams) -> str:
         """The command that writes the package."""
-        options = [] if self.prefix is None else [f"--prefix '{self.prefix}'"]
+        options = [] if self.prefix is None else [f"--prefix {shlex.quote(self.prefix)}"]
         options += [f"--period {self.period:g}"] * (self.period != PERIOD)
         options += ["--no-memory-bodies"] * (not self.memory_bodies)
         options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)
@@ -73,8 +75,8 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
     """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
 
     The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
-    page, IP-XACT and SystemRDL, the tables in memory as C header, driver, example SoC and the licence. Every file names
-    licence, release and command. Other files in the folder stay.
+    page, IP-XACT and SystemRDL, the tables in memory as C header, driver, example SoC, a page for the chip team and the
+    licence. Every file names licence, release and command. Other files in the folder stay.
 
     unit : key of `ip.shell.TOPS`
 
@@ -108,6 +110,9 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
             file.write_text(stamped(file.name, file.read_text(), command))
         # These tell it in words.
         (new / f"{name}.md").write_text(sheet(emitted, p, command))
+        (new / CHIP.name).write_text(
+            CHIP.read_text() + "\n" + "".join(f"{line.strip()}  \n" for line in origin(command))
+        )
         (new / "registers.html").write_text(page(registers, top, origin(command)))
         (new / "LICENSE").write_text(distribution("openvrex").read_text("licenses/LICENSE") or "")
         return [_moved(file, folder / file.relative_to(new)) for file in sorted(new.rglob("*")) if file.is_file()]

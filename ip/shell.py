@@ -7,7 +7,7 @@ from hdl.emit import Emitted
 from hdl.params import CoreParams, MaskParams
 
 # Top module of a package behind its prefix, by unit.
-TOPS = {"core_ip": "openvrex_core", "dre_ip": "openvrex_dre"}
+TOPS = {"core_ip": "openvrex_core", "dre_ip": "openvrex_dre", "motion_mask_ip": "openvrex_motion_mask"}
 VENDOR, VERSION = "xilinx.com", "1.0"  # of the bus definitions; all block-design tools know their names
 _BUS = re.compile(r"([sm]_axis_[a-z]|[smht]_axi)_(\w+)")
 _BLACK_BOX = '(* blackbox, black_box = "yes", syn_black_box *)\n'  # Yosys, Vivado, Synplify
@@ -103,7 +103,7 @@ def _module(emitted: Emitted, p: CoreParams | MaskParams) -> str:
 def _parameters(bus: str, widths: dict[str, int], p: CoreParams | MaskParams) -> dict[str, object]:
     """Values of a bus definition's parameters."""
     if "_axis_" in bus:
-        values = {"TDATA_NUM_BYTES": widths[f"{bus}_tdata"] // 8, "TUSER_WIDTH": widths[f"{bus}_tuser"]}
+        values = {"TDATA_NUM_BYTES": widths[f"{bus}_tdata"] // 8, "TUSER_WIDTH": widths.get(f"{bus}_tuser", 0)}
         return values | {"HAS_TREADY": 1, "HAS_TLAST": 1}
     lite = bus == "s_axi"
     values = {"PROTOCOL": "AXI4LITE" if lite else "AXI4"}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import warnings
 from dataclasses import replace
@@ -18,11 +19,12 @@ from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of
 from hdl.params import DreParams, SystemParams, override, override_part, stated
+from scripts.fitting_console import FittingConsole
 from synth import flow
 from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
-out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
+out = FittingConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 
@@ -103,6 +105,7 @@ Centre = Annotated[
         help="Take hash bits from the first frame's mean key, or from zero. By default as the design's reading says.",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that was edited.")]
 # Where the tasks of a sweep or a fleet run.
 Workers = Annotated[
     int | None,
@@ -206,6 +209,14 @@ def function(p: DreParams, th_hd: int | None, ratio: float | None, centre: bool 
     q16 = None if ratio is None else round(ratio * 65536)
     given: dict[str, Any] = {"th_hd": th_hd, "ratio_q16": q16, "centre": centre}
     return replace(p.function(), **{name: value for name, value in given.items() if value is not None})
+
+
+def check_replaced(path: Path, option: str, kind: str, pattern: bytes) -> None:
+    """Raise `ParamError` for a file that no earlier call wrote: one whose first bytes do not match."""
+    if path.exists():
+        with path.open("rb") as file:
+            ok = re.fullmatch(pattern, file.read(4096), re.S)
+        check(bool(ok), option, str(path), f"is a file that holds no {kind}, and would be lost: choose another name")
 
 
 def own_folder(folder: Path | None, default: Path, top: str) -> Path:

@@ -3,6 +3,7 @@
 `golden.policies.codecsight` is the system itself, with its vision encoder and windows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isqrt
 
@@ -27,6 +28,13 @@ class CodecSightParams:
     def __post_init__(self):
         check_parameters(self)
         check(1 <= self.stride <= self.window, "stride", self.stride, f"must be 1 to window = {self.window}")
+
+    def pruning(self, tokens: int) -> PruneParams:
+        """How frames of so many tokens are pruned. Raises `ParamError` for a number that is no square, nor one more."""
+        g = isqrt(tokens)
+        must = "of a frame must be g*g, or g*g + 1 with a class token: choose such a number of tokens"
+        check(tokens in (g * g, g * g + 1), "tokens", tokens, must)
+        return replace(self.prune, grid=g * self.prune.group)
 
 
 class CodecSightPolicy(Policy):
@@ -54,7 +62,7 @@ class CodecSightPolicy(Policy):
 
     def __init__(self, params: CodecSightParams, shape: Shape):
         super().__init__(params, shape)
-        self.pruner: Pruner | None = None
+        self.pruner: Callable[[Coded], np.ndarray] | None = None  # tokens of a frame; hardware may take this place
         self.leads: list[bool] = []  # whether each frame is an I-frame
         self.first = 0  # first frame of the window
         self.frame = np.zeros(0, np.int64)  # [n] frame of each token, -1 for text
@@ -77,16 +85,11 @@ class CodecSightPolicy(Policy):
 
     def _dynamic(self, frame: Coded, tokens: int) -> np.ndarray:
         """Which tokens of a frame enter the decoder, bool [T]: a class token if there is one, then the dynamic ones."""
-        prune, g = self.params.prune, isqrt(tokens)
-        check(
-            tokens in (g * g, g * g + 1),
-            "tokens",
-            tokens,
-            "of a frame must be g*g, or g*g + 1 with a class token: choose such a number of tokens",
-        )
+        prune = self.params.pruning(tokens)
         if self.pruner is None:
-            self.pruner = Pruner(replace(prune, grid=g * prune.group))
-        self.ledger.work("compare", (g * prune.group) ** 2)
+            self.pruner = Pruner(prune)
+        g = prune.grid // prune.group
+        self.ledger.work("compare", prune.grid**2)
         return np.concatenate([np.ones(tokens - g * g, bool), self.pruner(frame).ravel()])
 
     def _slide(self, frame: int) -> np.ndarray:

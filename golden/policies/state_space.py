@@ -55,6 +55,11 @@ class State:
         return self.conv.nbytes + self.h.nbytes
 
 
+def branch_macs(p: StateSpaceParams, width: int, out: int) -> int:
+    """MACs of a branch for one token: products and scan."""
+    return sum(k * n for k, n in products(p, width, out).values()) + scan_macs(p, width)
+
+
 class HistoryBranch:
     """One layer's branch: projection, causal convolution with SiLU, selective scan gated by SiLU, projection.
 
@@ -89,9 +94,8 @@ class HistoryBranch:
 
     @property
     def macs(self) -> int:
-        """MACs for one token: products and scan."""
-        own = products(self.params, self.width, self.out)
-        return sum(k * n for k, n in own.values()) + scan_macs(self.params, self.width)
+        """MACs for one token."""
+        return branch_macs(self.params, self.width, self.out)
 
     def begin(self, sequences: int = 1) -> State:
         """The state of sequences that have not begun: zero."""

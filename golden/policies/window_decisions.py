@@ -11,6 +11,7 @@ import numpy as np
 
 from golden.function_params import check
 from golden.policies.blocks import Block, Shape
+from golden.policies.codecsight_policy import CodecSightPolicy
 from golden.policies.hybrid import HybridParams
 from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import Run
@@ -96,7 +97,16 @@ def without_branch(entry: Entry) -> Entry:
     return replace(entry, params=replace(entry.params, ssm="disabled")) if branch_of(entry) else entry
 
 
-def decide(entry: Entry, shape: Shape, blocks: Iterable[Block]) -> list[Decision]:
-    """The decisions of a fresh policy for a stream."""
-    decider = Decider(without_branch(entry).build(shape))
+def decide(
+    entry: Entry, shape: Shape, blocks: Iterable[Block], masks: Iterable[np.ndarray] | None = None
+) -> list[Decision]:
+    """The decisions of a fresh policy for a stream.
+
+    masks : tokens of CodecSight's frames with codec data, bool [g, g] each, in place of its own pruner's
+    """
+    policy = without_branch(entry).build(shape)
+    if masks is not None and isinstance(policy, CodecSightPolicy):
+        given = iter(masks)
+        policy.pruner = lambda frame: next(given)
+    decider = Decider(policy)
     return [decider.step(block) for block in blocks]

@@ -14,7 +14,7 @@ NAN, INF = 0x7FC00000, 0x7F800000
 
 
 class Fma(wiring.Component):
-    """Computes op_a * op_b + op_c, exact and rounded once to FP32: `golden.arithmetic.vector.fma`.
+    """Computes op_a * op_b + op_c, exact and rounded once to FP32.
 
     Stage 1 multiplies, and finds which of product and addend has the larger exponent. Stage 2 shifts the other one to
     it, keeps the bits that leave the field as one sticky bit, and adds or subtracts the magnitudes. The field is long

@@ -11,7 +11,7 @@ BIAS = 127
 
 
 class Normaliser(wiring.Component):
-    """Rounds x * 2^(step * scale + offset) once to FP32 by `golden.arithmetic.numerics`; a zero result is +0.
+    """Rounds x * 2^(step * scale + offset) once to FP32; a zero result is +0.
 
     Parameters
     ----------

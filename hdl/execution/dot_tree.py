@@ -34,7 +34,7 @@ def significands_layout(p: DpeParams) -> data.StructLayout:
 
 
 class DotTree(wiring.Component):
-    """Multiplies one row of weights by the activations that all trees share: `golden.arithmetic.dot.dot`.
+    """Multiplies one row of weights by the activations that all trees share.
 
     Each cycle takes a chunk of n_w weights and n_w activations; the tree sums the chunks from `first` to `last` and
     rounds once. It reads exponents a cycle before significands. So it knows the largest exponent when the products are

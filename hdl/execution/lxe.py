@@ -28,7 +28,7 @@ _BIT = {engine: bit for bit, engine in enumerate(Engine)}  # bit of each engine 
 
 
 class Lxe(Composite):
-    """Runs programs of `golden.program.isa` between its scratchpads and the memory behind its AXI4 port.
+    """Runs programs between its scratchpads and the memory behind its AXI4 port.
 
     The host writes a program and registers on `host`, starts it, and reads `status`. LOAD, MUL, VECTOR and STORE run
     side by side as far as semaphores and the queues between them allow. After a fault the LXE drains its port: it takes

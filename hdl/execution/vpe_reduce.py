@@ -37,7 +37,7 @@ def _above(m: Module, x: Value, y: Value, name: str) -> Value:
 
 
 class RowMax(wiring.Component):
-    """Finds the maximum of a row of FP32 numbers without subnormals, NaN left out: `golden.arithmetic.vector.larger`.
+    """Finds the maximum of a row of FP32 numbers without subnormals, NaN left out.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class RowMax(wiring.Component):
 
 
 class RowSum(wiring.Component):
-    """Sums a row of FP32 numbers without subnormals: `golden.arithmetic.vector.Sum`.
+    """Sums a row of FP32 numbers without subnormals.
 
     Cycle 0 finds the word's largest block of eight exponents and shifts numbers to their blocks. Cycle 1 aligns them to
     the row's largest block so far, and compresses eight lanes at a time to two rows. Cycle 2 adds the rows. Cycle 3

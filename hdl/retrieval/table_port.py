@@ -29,7 +29,7 @@ def client_sizes(p: DreParams) -> dict[str, Sizes]:
 
 
 class TablePort(Unit):
-    """Reads and writes items of the tables in memory (`golden.retrieval.table_layout`) for the HCU and the KVMU.
+    """Reads and writes items of the tables in memory for the HCU and the KVMU.
 
     A client names an item by its kind, its context and its index. The port computes the address, sends one burst for
     each ask and one beat for each put, picks the items out of the beats, and adds and checks the check bits. Requests

@@ -17,7 +17,7 @@ from hdl.shells.register_block import RegisterBlock, address_map, count_errors, 
 
 
 class CoreIp(wiring.Component):
-    """A core behind the registers `core_ip` of `hdl/shells/registers.rdl`.
+    """A core behind registers, which `registers.rdl` describes.
 
     Software writes a program and registers through windows, starts it, waits for the interrupt or polls, and reads
     counters. `control.reset` resets the core, but not these registers, once nothing runs and the bus owes no response.
@@ -32,8 +32,8 @@ class CoreIp(wiring.Component):
 
     Members
     -------
-    s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
-    m_axi_*, h_axi_*, t_axi_* : AXI4 managers, as in `hdl.execution.core.Core`
+    s_axi_* : AXI4-Lite subordinate, 32 bits: the registers
+    m_axi_*, h_axi_*, t_axi_* : AXI4 managers: the LXE's loads and stores, the DRE's entries, the DRE's tables
     irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the core's; an access as in `RegisterBlock`.

@@ -173,14 +173,14 @@ class CommandEngine(Composite):
 
 
 class DreIp(wiring.Component):
-    """A DRE with the retriever that copies entries, behind the registers `dre_ip` of `hdl/shells/registers.rdl`.
+    """A DRE with the retriever that copies entries, behind registers, which `registers.rdl` describes.
 
-    Keys' hash bits and rows of scores come in as streams. Software gives commands one at a time, as
-    `golden.program.isa.Retrieve`: CLUSTER takes the result of the next key, PLACE copies its entry to its place (and
-    offloads an older one), SWITCH chooses the context of the rows that follow, FETCH copies a cluster set's entries to
-    a buffer. Keys wait until those before them are placed, so let PLACE follow each CLUSTER. The last key of a frame
-    must say so: keys before it wait for it. After a fault nothing more begins. `control.reset` resets all but the
-    registers once the bus owes no response, also while a command runs.
+    Keys' hash bits and rows of scores come in as streams. Software gives commands one at a time: CLUSTER takes the
+    result of the next key, PLACE copies its entry to its place (and offloads an older one), SWITCH chooses the context
+    of the rows that follow, FETCH copies a cluster set's entries to a buffer. Keys wait until those before them are
+    placed, so let PLACE follow each CLUSTER. The last key of a frame must say so: keys before it wait for it. After a
+    fault nothing more begins. `control.reset` resets all but the registers once the bus owes no response, also while a
+    command runs.
 
     Corner cases: a command that starts while another one runs, or after a fault, is ignored.
 
@@ -191,10 +191,10 @@ class DreIp(wiring.Component):
 
     Members
     -------
-    s_axi_* : AXI4-Lite subordinate, as in `hdl.shells.register_block.RegisterBlock`
+    s_axi_* : AXI4-Lite subordinate, 32 bits: the registers
     s_axis_k_* : AXI4-Stream, a key a beat: tdata hash bits, tuser `key_layout`, tlast the last of its frame
     s_axis_s_* : AXI4-Stream, n_w scores a beat, 16 bits each: tuser `scores_layout`, tlast the last of its row
-    m_axi_* : AXI4 manager of the retriever · t_axi_* : of the tables, as in `hdl.execution.core.Core`
+    m_axi_* : AXI4 manager of the retriever, which copies entries · t_axi_* : AXI4 manager of the tables
     irq : Out(1) : level, high while an enabled interrupt is pending
 
     Latency: 1 cycle from START's response to the retriever; streams 1 cycle to the DRE.

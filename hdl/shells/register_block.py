@@ -3,7 +3,6 @@
 import re
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from amaranth import (
@@ -19,7 +18,9 @@ from amaranth.lib.wiring import In, Out
 from systemrdl import RDLCompiler
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 
-from hdl.params import CoreParams, bits_for
+from hdl.header import VERSION
+from hdl.params import CoreParams, MaskParams, bits_for
+from hdl.video.motion_mask import frame_layout
 
 RDL = Path(__file__).with_name("registers.rdl")
 PREFIX = "s_axi_"
@@ -27,31 +28,47 @@ OKAY, SLVERR = 0b00, 0b10
 _BITS = 32  # bits of an access
 
 
-def description(name: str, p: CoreParams) -> str:
-    """SystemRDL of the address map `name` alone, for a core of these parameters.
+def description(name: str, p: CoreParams | MaskParams) -> str:
+    """SystemRDL of the address map `name` alone, for a unit of these parameters.
 
     It is `registers.rdl` with numbers in place of parameters, so that every compiler reads what the hardware has.
     Raises `ParamError` where the parameters do not fit together.
     """
-    major, minor, patch = (int(x) for x in version("openvrex").split("."))
-    d = p.dre
-    known = {
-        **{"MAJOR": major, "MINOR": minor, "PATCH": patch, "WORD_BYTES": p.core_format().word_bytes},
-        **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
-        **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
-        **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
-        **{"I_DEPTH": p.lxe.i_depth},
-    }
+    major, minor, patch = (int(x) for x in VERSION.split("."))
+    known = {"MAJOR": major, "MINOR": minor, "PATCH": patch} | (
+        _mask_numbers(p) if isinstance(p, MaskParams) else _core_numbers(p)
+    )
     types, *maps = re.split(r"^(?=addrmap )", RDL.read_text(), flags=re.M)
     [own] = (text for text in maps if text.startswith(f"addrmap {name} "))
     body = own.partition(") {")[2]  # the map without its parameters
-    if d.kvmu.addr_bits <= _BITS:
+    if known.get("ADDR_BITS", _BITS) <= _BITS:
         body = re.sub(r"\baddress (?=#\(\.BITS\(ADDR_BITS\))", "short_address ", body)
     body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
     return f"{types}addrmap {name} {{{body.rstrip()}\n"
 
 
-def address_map(name: str, p: CoreParams) -> AddrmapNode:
+def _core_numbers(p: CoreParams) -> dict[str, int]:
+    """Parameters of the address maps of a core and a DRE."""
+    d = p.dre
+    return {
+        **{"CONTEXTS": d.hcu.n_ctx, "CLUSTERS": d.hcu.clusters, "ENTRY_BYTES": d.kvmu.entry_bytes},
+        **{"N_WTU": d.wtu.n_h, "HD_BITS": d.hcu.distance_bits, "ADDR_BITS": d.kvmu.addr_bits},
+        **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
+        **{"I_DEPTH": p.lxe.i_depth, "WORD_BYTES": p.core_format().word_bytes},
+    }
+
+
+def _mask_numbers(p: MaskParams) -> dict[str, int]:
+    """Parameters of the address map of a motion mask."""
+    frame = frame_layout(p).members
+    return {
+        **{"GRID": p.grid, "GROUP": p.group, "RESIDUALS": int(p.residuals), "SIZE_BITS": p.size_bits},
+        **{"BLOCK_BITS": p.block_bits, "MOTION_BITS": frame["threshold" if p.residuals else "limit"]},
+        **{"KEPT_BITS": bits_for(p.tokens**2 + 1)},
+    }
+
+
+def address_map(name: str, p: CoreParams | MaskParams) -> AddrmapNode:
     """The address map of `description`, elaborated. Raises the same."""
     compiler = RDLCompiler()
     with tempfile.TemporaryDirectory() as folder:

@@ -58,7 +58,7 @@ module soc_interconnect #(parameter BYTES = 8, MANAGERS = 3) (
       turn = last;
       for (k = MANAGERS - 1; k > 0; k = k - 1) begin
         n = ({30'd0, last} + k) % MANAGERS;
-        if (valid[n[1:0]]) turn = n[1:0];
+        if (|(valid & one(1'b1, n[1:0]))) turn = n[1:0];
       end
     end
   endfunction
@@ -73,7 +73,7 @@ module soc_interconnect #(parameter BYTES = 8, MANAGERS = 3) (
   // Reads.
   reg [1:0] last_read;
   wire [1:0] reader = turn(ar_valid, last_read);
-  wire reads = ar_valid[reader] & (~m_arvalid | m_arready);
+  wire reads = |(ar_valid & one(1'b1, reader)) & (~m_arvalid | m_arready);
   assign ar_take = one(reads, reader);
   assign m_rready = 1'b1;
   assign r_valid = one(m_rvalid, m_rid[2:1]);
@@ -83,7 +83,7 @@ module soc_interconnect #(parameter BYTES = 8, MANAGERS = 3) (
   reg writing;
   wire [1:0] chosen = turn(aw_valid, last_write);
   wire ends = m_wvalid & m_wready & m_wlast;
-  wire begins = aw_valid[chosen] & ~writing & (~m_awvalid | m_awready);
+  wire begins = |(aw_valid & one(1'b1, chosen)) & ~writing & (~m_awvalid | m_awready);
   assign aw_take = one(begins, chosen);
   assign m_wvalid = writing;
   assign {m_wlast, m_wstrb, m_wdata} = w[(9*BYTES+1)*writer +: 9*BYTES+1];

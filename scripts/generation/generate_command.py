@@ -10,6 +10,7 @@ from rich.table import Table
 
 from golden.atomic_files import replacing
 from golden.function_params import check
+from hdl import generated
 from hdl.emit import ALL, emit, params_of, top_of
 from hdl.writer.circt import Language
 from ip.fusesoc import unit_core_file
@@ -40,6 +41,7 @@ def command(
         bool, typer.Option("--source-lines", help="Name the line of the Python source behind each statement.")
     ] = False,
     fusesoc: Annotated[bool, typer.Option("--fusesoc", help="Also write a FuseSoC core, with target lint.")] = False,
+    force: console.Force = False,
     json: console.Json = False,
 ) -> None:
     """Write the Verilog of a unit.
@@ -51,6 +53,10 @@ def command(
     check(memory_bodies or not fusesoc, "--fusesoc", fusesoc, whole)
     own = params_of(unit, console.unit_system(unit, preset, param))
     folder = console.own_folder(folder, Path("build/rtl"), top_of(unit, prefix))
+    if (folder / generated.MANIFEST).exists() and not force:
+        lost = generated.edits(folder)
+        kept = "was edited, and would be lost: write into another folder, or give --force"
+        check(not lost, "-o", ", ".join(map(str, lost)), kept)
     emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines)
     files = emitted.write(folder)
     if fusesoc:

@@ -10,7 +10,7 @@ from rich.table import Table
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from hdl import design
-from hdl.params import PRESETS, flat
+from hdl.params import PRESETS, CoreParams, flat
 from scripts import console
 
 
@@ -23,6 +23,7 @@ def command(
     ] = None,
     preset: Annotated[str, typer.Option("--preset", help="With --save: preset from which the file starts.")] = "core",
     param: console.Param = None,
+    force: console.Force = False,
     json: console.Json = False,
 ) -> None:
     """List the presets, or start a design file from one.
@@ -32,15 +33,23 @@ def command(
     if save:
         check(save.suffix == design.SUFFIX, "--save", str(save), f"must end in {design.SUFFIX}")
         check(preset in PRESETS, "preset", preset, f"must be one of {', '.join(PRESETS)}")
-        write_atomically(save, design.text(console.params(preset, param), preset))
+        text = design.text(console.params(preset, param), preset)
+        edited = save.exists() and save.read_bytes() != text.encode()
+        kept = "holds another design, which would be lost: choose another name, or give --force"
+        check(force or not edited, "--save", str(save), kept)
+        write_atomically(save, text)
         console.out.print(f"Design: {save}", highlight=False, soft_wrap=True)
         return
     check(not param, "-p", param, "changes a design file: give --save FILE.toml too")
     if json:
         console.print_json({name: asdict(p) for name, p in PRESETS.items()})
         return
-    table = Table("-p", *PRESETS, title="Presets")
+    alike: dict[CoreParams, list[str]] = {}  # presets of one core
+    for name, p in PRESETS.items():
+        alike.setdefault(p.core, []).append(name)
+    table = Table("-p", *(" ".join(names) for names in alike.values()), title="Presets")
     values = {name: flat(p) for name, p in PRESETS.items()}
     for key in values["core"]:
-        table.add_row(key, *(values[name][key] for name in PRESETS))
+        told = ([values[name][key] for name in names] for names in alike.values())
+        table.add_row(key, *(" ".join(dict.fromkeys(words)) for words in told))
     console.out.print(table)

@@ -1,7 +1,6 @@
 """`vrex evaluate`: set every number of V-Rex's evaluation, and the other papers' latencies, beside ours."""
 
 import json as json_format
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +12,15 @@ from golden.atomic_files import write_atomically
 from golden.function_params import check
 from scripts import console
 from scripts.pages import html_page
+from scripts.pages.anchor_table import HEAD, markdown, row, summary
 from scripts.pages.html_page import Section
 from scripts.progress import Step
-from scripts.quantity import number
 from sim.evaluation import other_papers
 from sim.evaluation.paper_numbers import numbers
 from sim.evaluation.paper_points import Claims, Number, Points
 from sim.system.selection import records
 
 OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
-HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 
 
 def command(
@@ -42,7 +40,8 @@ def command(
 ) -> None:
     """Set every number of V-Rex's evaluation beside ours.
 
-    The command simulates every point of the paper's section VI. Each number of its text gets a ratio and a verdict. A
+    The command simulates every point of the paper's section VI. Each number of its text gets a ratio and a verdict,
+    which also says what an agreement is worth: predicted, on fits, fitted, restated or an accident. A
     second table does so for the latencies in the text of CodecSight, Mosaic and hybrid memory.
     """
     check(trace in records(), "trace", trace, f"must be one of {', '.join(records())}")
@@ -61,11 +60,6 @@ def command(
         console.out.print(summary(some))
 
 
-def summary(found: list[Number]) -> str:
-    """The count of each verdict."""
-    return ", ".join(f"{n} {verdict}" for verdict, n in Counter(n.verdict for n in found).most_common())
-
-
 def table(found: list[Number], title: str) -> Table:
     """The table for the terminal, with one row for each number; the reasons are too wide for it."""
     out = Table(*HEAD[:-1], title=title)
@@ -74,27 +68,13 @@ def table(found: list[Number], title: str) -> Table:
     return out
 
 
-def row(n: Number) -> list[str]:
-    """The cells of a number, under `HEAD`."""
-    ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
-    ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
-    why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
-    return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, n.verdict, why]
-
-
-def markdown(found: list[Number]) -> str:
-    """The table in Markdown, with the reasons."""
-    lines = [HEAD, ["---" for _ in HEAD], *map(row, found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
 def _write(points: Points, found: list[Number], others: list[Number], folder: Path, trace: str) -> None:
     from sim.evaluation.paper_plots import figures
 
     plots = [path for path in figures(points, folder, trace) if path.suffix == ".png"]
-    lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found)]
+    lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found) + "\n"]
     pictures = (f"![{p.stem}]({p.name})" for p in plots)
-    end = [f"## {OTHERS}\n\n{summary(others)}.\n", markdown(others)]
+    end = [f"## {OTHERS}\n\n{summary(others)}.\n", markdown(others) + "\n"]
     write_atomically(folder / "report.md", "\n".join([*lines, *pictures, "", *end]))
     for name, some in (("numbers", found), ("others", others)):
         values = [asdict(n) | {"ratio": n.ratio} for n in some]

@@ -118,6 +118,11 @@ def table(devices: list[Device], rows: list[Row]) -> Table:
             f"{r['joules'] / 1e3:,.1f}",
         )
         out.add_row(
-            d.hardware.name, d.policy, *cells, *share, f"{r['fetched'] / 1e12:.3f}", f"{r['seconds'] * 1e3:.0f} ms"
+            d.hardware.name,
+            d.policy,
+            *cells,
+            *share,
+            f"{r['fetched'] / 1e12:.3f}",
+            f"{r['seconds'] * 1e3:.0f} ms",
         )
     return out

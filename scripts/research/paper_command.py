@@ -16,10 +16,12 @@ from scripts import console
 from scripts.check.verify_command import FIXTURE
 from scripts.progress import Bar
 from scripts.research import (
+    paper_budgets,
     paper_codecsight,
     paper_keys,
     paper_mosaic,
     paper_mosaic_hardware,
+    paper_motion,
     paper_ratio,
     paper_selection,
     paper_transmission,
@@ -32,10 +34,12 @@ ON_TRACES: dict[str, Callable[[dict[str, Trace]], Drawn]] = {
     "visited": paper_selection.visited,
     "19": paper_selection.clustering,
     "mosaic": paper_mosaic.draw,
+    "mosaic-budgets": paper_budgets.budgets,
+    "mosaic-lengths": paper_budgets.lengths,
     "mosaic-hardware": paper_mosaic_hardware.draw,
 }
-ON_CLIPS = ("codecsight", "transmission")
-SENT = " and ".join(ON_CLIPS)
+ON_CLIPS = ("codecsight", "codecsight-motion", "transmission")
+SENT = ", ".join(ON_CLIPS)
 NAMES = (*ON_TRACES, "20", *ON_CLIPS)
 CLIPS = "world,bigbuckbunny,bikes"
 
@@ -62,15 +66,15 @@ def command(
     """Measure figures of V-Rex, Mosaic and CodecSight on our streams.
 
     Each figure is a table with the paper's values beside ours, a JSON file and a plot. 7a, 7b, visited, 19 and 20 are
-    V-Rex's, mosaic is its Table IV, codecsight its Figs. 16 to 18, transmission CodecSight's 6.1.1; mosaic-hardware is
-    our own.
+    V-Rex's; mosaic, mosaic-budgets and mosaic-lengths are Mosaic's Table IV and Figs. 10 and 12; codecsight,
+    codecsight-motion and transmission are CodecSight's Figs. 16 to 18, 5 and 6.1.1; mosaic-hardware is our own.
     """
     for name in figures:
         check(name in NAMES, "figure", name, f"must be one of {', '.join(NAMES)}")
     _check_used(ctx, figures)
     loaded = traces_of(traces or [FIXTURE], figures)
     files = paper_codecsight.located(clips, frames, errors) if "codecsight" in figures else {}
-    sent = {clip: locate(clip) for clip in clips.split(",")} if "transmission" in figures else {}
+    sent = {clip: locate(clip) for clip in clips.split(",")} if set(ON_CLIPS[1:]) & set(figures) else {}
     if "20" in figures:
         package_file(*MODEL)
     drawn: dict[str, Drawn] = {}
@@ -81,6 +85,8 @@ def command(
         with Bar(quiet=json) as bar:
             if name == "codecsight":
                 drawn[name] = paper_codecsight.draw(files, frames, errors, bar)
+            elif name == "codecsight-motion":
+                drawn[name] = paper_motion.draw(sent, frames, bar)
             elif name == "transmission":
                 drawn[name] = paper_transmission.draw(sent, frames, bar)
             else:
@@ -114,7 +120,7 @@ def traces_of(paths: list[Path], figures: list[str]) -> dict[str, Trace]:
     for path in paths:
         check(path.stem not in out, "--trace", str(path), "each must have a name of its own: rename one")
         out[path.stem] = Trace.load(path)
-        values = out[path.stem].v is not None or not {"mosaic", "mosaic-hardware"} & set(figures)
+        values = out[path.stem].v is not None or not any(name.startswith("mosaic") for name in figures)
         check(values, "--trace", str(path), "must have values for mosaic: record it without --no-values")
     return out
 

@@ -6,10 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from golden.inputs.trace import Trace
-from golden.policies.blocks import Shape
 from golden.policies.light_attention import Selected
 from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.policy import Step
+from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import TraceRun, blocks, shape_of
 from golden.retrieval.resv import probabilities
 from scripts.quantity import Column
@@ -38,22 +37,21 @@ COLUMNS = {
 }
 
 
-class Measured(Mosaic):
-    """Mosaic that also sums the attention that it retrieves.
+class Watched(TraceRun):
+    """A run that also sums the attention which its policy retrieves. All KV heads choose the same tokens.
 
     offloaded, retrieved, best : attention mass of the tokens on the host, of those retrieved, and of as many tokens
         with the largest mass; sums over blocks and layers
     tokens : tokens on the host, and those retrieved
     """
 
-    def __init__(self, params: MosaicParams, shape: Shape):
-        super().__init__(params, shape)
+    def __init__(self, policy: Policy, trace: Trace):
+        super().__init__(policy, trace)
         self.offloaded = self.retrieved = self.best = 0.0
         self.tokens = np.zeros(2, np.int64)
 
-    def select(self, step: Step) -> Selected:
-        host = self.store.on_host(step.layer)[0].copy()
-        chosen = super().select(step)
+    def look(self, step: Step, chosen: Selected) -> None:
+        host = self.policy.store.on_host(step.layer)[0]
         keep = np.ones((len(step.k), step.n), bool)
         p = probabilities(step.q, step.k.swapaxes(0, 1), keep).sum(axis=(0, 1), dtype=np.float64)
         got = chosen.keep[0] & host
@@ -61,7 +59,11 @@ class Measured(Mosaic):
         self.retrieved += float(p[got].sum())
         self.best += float(np.sort(p[host])[::-1][: got.sum()].sum())
         self.tokens += host.sum(), got.sum()
-        return chosen
+
+    def errors(self) -> list[float]:
+        """The error of each layer's attention, in blocks with queries."""
+        asked = (r for r in self.records if r.fetched.size and not np.isnan(r.error).all())
+        return [e for r in asked for e in r.error.tolist()]
 
 
 def draw(traces: dict[str, Trace]) -> Drawn:
@@ -83,19 +85,26 @@ def draw(traces: dict[str, Trace]) -> Drawn:
 
 def measure(trace: Trace, params: MosaicParams) -> Row:
     """The figures of `COLUMNS` of a run over a trace; None where nothing was offloaded."""
-    policy = Measured(params, shape_of(trace))
-    run = TraceRun(policy, trace)
-    for block in blocks(trace):
-        run.step(trace, block)
-    errors = [e for r in run.records if r.fetched.size and not np.isnan(r.error).all() for e in r.error.tolist()]
+    policy = Mosaic(params, shape_of(trace))
     return {
-        "retrieved": float(policy.tokens[1] / policy.tokens[0]) if policy.tokens[0] else None,
-        "mass": policy.retrieved / policy.offloaded if policy.offloaded else None,
-        "best": policy.retrieved / policy.best if policy.best else None,
-        "error": float(np.mean(errors)) if errors else None,
+        **watched(policy, trace),
         "clusters": float(np.mean([len(state.clusters) for state in policy.layers])),
         "splits": policy.splits,
         "deferred": policy.deferred,
+    }
+
+
+def watched(policy: Policy, trace: Trace) -> Row:
+    """Tokens, mass and error of a policy's run over a trace."""
+    run = Watched(policy, trace)
+    for block in blocks(trace):
+        run.step(trace, block)
+    errors = run.errors()
+    return {
+        "retrieved": float(run.tokens[1] / run.tokens[0]) if run.tokens[0] else None,
+        "mass": run.retrieved / run.offloaded if run.offloaded else None,
+        "best": run.retrieved / run.best if run.best else None,
+        "error": float(np.mean(errors)) if errors else None,
     }
 
 

@@ -132,7 +132,8 @@ def command(
         else:
             asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
         named = {"preset": preset, "param": rest}
-        core = console.params(preset, rest).core
+        system = console.params(preset, rest)
+        core = system.core
         asked_for.entry(core)  # a bad name or parameter fails before the models are loaded
 
         def start(stack: ExitStack) -> Any:
@@ -141,7 +142,7 @@ def command(
         if isinstance(asked_for, mosaic_run.Asked):
             mosaic_run.run(asked_for, core, named, folder, repeat, start, json)
         else:
-            window_run.run(asked_for, core, named, folder, repeat, start, json)
+            window_run.run(asked_for, system, named, folder, repeat, start, json)
         return
     check(trace is not None, "--trace", "", "must be given: record a trace with 'vrex trace'")
     assert trace is not None

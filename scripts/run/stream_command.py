@@ -126,6 +126,8 @@ def command(
     videos = video or []
     check(bool(videos), "VIDEO", "", "must name a video, a clip or a trace")
     if codec:
+        if vectors:
+            console.check_replaced(vectors, "--vectors", "motion vectors", rb"PK\x03\x04.*")
         params = override(codec_pruning.PRUNING, dict(_assigned(param or [], "name=value")))
         found = [
             codec_pruning.measure(one, params, frames, fps, gop, depth, window, stride, vectors, quiet=json)

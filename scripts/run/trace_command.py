@@ -48,6 +48,7 @@ def command(
     json: console.Json = False,
 ) -> None:
     """Record queries, keys and values of a video in a decoder."""
+    console.check_replaced(output, "-o", "trace", rb".{8}\{.*")
     if hf is None:
         tokens = 36 if tokens is None else tokens
     options = {

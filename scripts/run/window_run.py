@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.inputs.decoder import N_LAYERS
+from golden.policies.codecsight_policy import CodecSightParams
 from golden.policies.registry import Entry, override
 from golden.policies.registry import entry as entry_of
 from golden.policies.stream_runs import DecoderStream, Options
 from golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
 from hdl.emit import emit
-from hdl.params import CoreParams
+from hdl.params import CoreParams, SystemParams
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
 from scripts.progress import Bar
+from scripts.run.motion_masks import masks
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.window_stream import Reference, WindowStream
@@ -88,16 +90,20 @@ def made(video: str, o: Options, folder: Path, bar: Bar) -> DecoderStream:
 
 def run(
     asked: Asked,
-    p: CoreParams,
+    system: SystemParams,
     named: dict[str, Any],
     folder: Path,
     repeat: Again | None,
     connect: Callable[[ExitStack], "Client"],
     json: bool,
 ) -> None:
-    """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
+    """Play the stream and tell the results: on the core of a system, CodecSight's masks on its motion mask.
+
+    named : preset and parameters, for the record
+    """
     from scripts.run.pass_engine import PassEngine, alone
 
+    p = system.core
     started, entry, o = time.perf_counter(), asked.entry(p), asked.options
     with ExitStack() as stack:
         bar = stack.enter_context(Bar(quiet=json, transient=False))
@@ -110,13 +116,17 @@ def run(
         if branch_of(entry) is not None:
             plain = Reference(replace(entry, params=override(entry.params, {"ssm": "disabled"})), shown.decoder)
             plain.take_in(segments)
-        stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
+        pruned = None
+        if isinstance(entry.params, CodecSightParams):
+            pruned = masks(segments, entry.params, system.mask)
+        given = pruned.tokens if pruned else None
+        stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots, given)
         what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
         what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
         stack.enter_context(alone(folder))
         engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
         records = play(engine, bar, stream.total, repeat, cache(lambda: connect(stack)))
-    found = differences(records)
+    found = differences(records) + (pruned.differences if pruned else [])
     if repeat:
         tell_repeated(records, json)
         end(found)
@@ -131,6 +141,7 @@ def run(
             "events": asdict(stream.events),
             "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full), reference.bounds(plain)),
             "words": words(stream, reference),
+            "mask": pruned.figures if pruned else None,
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "seconds": round(time.perf_counter() - started, 1),
@@ -258,8 +269,23 @@ def sections(result: dict[str, Any]) -> list[Section]:
             list(e),
             [[f"{value:,}" for value in e.values()]],
         ),
+        *told_mask(result),
         *told_words(result),
     ]
+
+
+def told_mask(result: dict[str, Any]) -> list[Section]:
+    """A section with the masks of the RTL, under CodecSight."""
+    own = result.get("mask")
+    if not own:
+        return []
+    note = (
+        "The motion mask's RTL has decided which tokens enter the decoder, from the video's own motion vectors. A mask "
+        "that is not golden's is a difference. Coded: frames between those taken, too. Cycles: from the first frame to "
+        f"the last row, at full rate. Tokens kept of each frame: {', '.join(map(str, own['each']))}."
+    )
+    shown = ("frames", "coded", "blocks", "tokens", "kept", "cycles", "predicted")
+    return [Section("Masks on the RTL", note, list(shown), [[f"{own[name]:,}" for name in shown]])]
 
 
 def told_words(result: dict[str, Any]) -> list[Section]:

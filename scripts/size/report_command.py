@@ -15,7 +15,8 @@ from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import SystemParams, flat
 from scripts import console
-from scripts.check.verify_command import FIXTURE, TESTS
+from scripts.check.plan_table import TESTS
+from scripts.check.verify_command import FIXTURE
 from scripts.pages import block_diagram, html_page, waveform
 from scripts.pages.html_page import Section
 from scripts.progress import Bar

@@ -14,7 +14,7 @@ from sim.system.timeline import DRE, Pass, Point
 from sim.system.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
-# The paper's machines: presets with `sim.system.platforms.PAPER` overridden, and its GPUs.
+# The paper's machines, which are presets, and its GPUs.
 PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
     "edge": platforms.PAPER_EDGE,
     "kvpu": replace(platforms.PAPER_EDGE, name="V-Rex8 KVPU", kvmu=False),
@@ -23,8 +23,17 @@ PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
     "a100": platforms.A100,
 }
 ROWS = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}
-TOLERANCE = 0.10  # relative difference up to which a number counts as reproduced
+TOLERANCE = 0.10  # relative difference up to which a number of ours agrees
 TABLE_II = "table2"  # name of the selection of V-Rex Table II
+
+
+AGREE = ("predicted", "on fits", "fitted", "restated", "accident")
+DIFFER = ("off", "unexplained", "inconsistent")
+Basis = tuple[str, str]  # a verdict of `AGREE`, and its reason: what our value is made of
+# All simulated times: those of V-Rex have the gap of a layer, those of GPUs their rates.
+ON_FITS = ("on fits", "GPU rates or V-Rex's gap of a layer, which are fitted, are in its path")
+PREDICTED = ("predicted", "")
+RESTATED = "restated"
 
 
 @dataclass(frozen=True)
@@ -35,9 +44,13 @@ class Number:
     paper, unit : the paper's value
     ours    : our value with the shares of Table II, None if we do not simulate it
     trace   : our value with the shares of a real stream, None if no selection enters
-    verdict : one of
-              reproduced (ours is within 10 %)
-              fitted (ours is within 10 %, but the number itself set a constant of the model or an open condition)
+    verdict : one of `AGREE`, whose values are within 10 %, and say what the agreement is worth:
+              predicted (nothing that the paper reports entered)
+              on fits (a constant that other numbers of the paper set is in its path)
+              fitted (the number itself set a constant of the model or an open condition)
+              restated (only arithmetic on the paper's tables, on shapes of its model, or on sizes taken from it)
+              accident (its parts differ by more)
+              or
               inconsistent (the paper's own numbers contradict it: `proof` is the arithmetic)
               unexplained (it does not follow from the paper's other numbers unless an open premise holds: see `why`)
               off (ours differs by more than 10 %: see `why`)
@@ -163,6 +176,7 @@ class Claims:
         fitted: str = "",
         off: str = "",
         proof: str = "",
+        basis: Basis = ON_FITS,
     ) -> None:
         """Judges a number of the paper and appends it to `found`.
 
@@ -171,9 +185,10 @@ class Claims:
         doubt : why it can only be right on an open premise
         fitted : the constant that it sets
         off : why ours differs
+        basis : what ours is made of, which is the verdict if it agrees
         """
         value, other = (ours(TABLE_II), ours(self.trace)) if callable(ours) else (ours, None)
-        verdict, why = judged(paper, value, doubt, fitted, off, proof)
+        verdict, why = judged(paper, value, doubt, fitted, off, proof, basis)
         if other is not None and verdict in ("inconsistent", "unexplained", "off") and near(paper, other):
             why += "; the trace's is within 10 %"
         self.found.append(Number(where, what, paper, unit, value, other, verdict, why.removeprefix("; "), proof))
@@ -184,14 +199,16 @@ def near(paper: float, ours: float | None) -> bool:
     return ours is not None and abs(ours / paper - 1) <= TOLERANCE
 
 
-def judged(paper: float, ours: float | None, doubt: str, fitted: str, off: str, proof: str = "") -> tuple[str, str]:
+def judged(
+    paper: float, ours: float | None, doubt: str, fitted: str, off: str, proof: str = "", basis: Basis = ON_FITS
+) -> tuple[str, str]:
     """Verdict and reason, with the arguments of `Claims.say`. Only a proof makes a number inconsistent."""
     if proof:
         return "inconsistent", ""
     if doubt:
         return "unexplained", doubt
     if near(paper, ours):
-        return ("fitted", fitted) if fitted else ("reproduced", "")
+        return ("fitted", fitted) if fitted else basis
     return "off", off or fitted
 
 

@@ -115,12 +115,10 @@ class Gpu:
 EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
 SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30)
 
-# The paper's machine as far as ours has it: 8 or 48 cores, and the 1,024 clusters of a table that 20.125 KB of DRE
-# memory hold. Each table has one KV head. The paper has one for all (its HC table has 1.67 % of the cache, VI-B), which
-# takes these cores longer: it fetches the union of what the heads select.
-PAPER = ("clusters=1024", "kvmu.entry_bytes=512")
-PAPER_EDGE = replace(EDGE.changed(*PAPER), name="V-Rex8")
-PAPER_SERVER = replace(SERVER.changed(*PAPER), name="V-Rex48")
+# The paper's machine: the presets of V-Rex as published. Each table has one KV head. The paper has one for all (its HC
+# table has 1.67 % of the cache, VI-B), which takes these cores longer: it fetches the union of what the heads select.
+PAPER_EDGE = replace(EDGE, name="V-Rex8", system=preset("vrex8"))
+PAPER_SERVER = replace(SERVER, name="V-Rex48", system=preset("vrex48"))
 KVPU = replace(EDGE, name="edge8 KVPU", kvmu=False)
 HOST = Dram(DDR4)
 

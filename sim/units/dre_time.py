@@ -22,14 +22,17 @@ class DreTime:
     they come early (`query`).
 
     latency : of the memory behind the table port, as in `TablePortTime`
+    blocks : of the pool; by default the largest
     searched : cycles of the HCU, beat by beat
     """
 
-    def __init__(self, p: DreParams, th_hd: int, latency: int, device_base: int = 0, home_base: int = 0):
+    def __init__(
+        self, p: DreParams, th_hd: int, latency: int, device_base: int = 0, home_base: int = 0, blocks: int = 0
+    ):
         self.p, self.latency = p.joined(), latency
         self.hcu, self.searched = HcuTime(p.hcu, th_hd), HcuCycles()
         self.wtu = WtuTime(p.wtu)
-        self.kvmu = KvmuTime(p.kvmu, device_base, home_base)  # the base addresses decide where bursts are cut
+        self.kvmu = KvmuTime(p.kvmu, device_base, home_base, blocks)  # the base addresses decide where bursts are cut
 
     def keys(self, beats: Sequence[Beat], clusters: Sequence[int]) -> KvmuCycles:
         """Cycles of the KVMU for keys, CLEARs and SWITCHes.

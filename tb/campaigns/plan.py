@@ -1,8 +1,10 @@
 """The verification plan: features of each unit, their evidence, and the verdict of the last test run."""
 
 import ast
+import json
 import tomllib
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 PLAN = Path(__file__).with_name("plan.toml")
 TESTS = {p.stem.removeprefix("test_"): p for p in PLAN.parents[1].glob("tests/**/test_*.py")}
 STAGES = ("V1", "V2", "V3")
-VERDICTS = ("passed", "failed", "skipped", "not run", "nightly", "no evidence")
+VERDICTS = ("passed", "failed", "skipped", "not run", "nightly", "not recorded", "no evidence")
+Cases = dict[tuple[str, str], list[str]]  # verdicts of each test by (file, name), both without test_
 
 
 class PlanError(ValueError):
@@ -31,7 +34,7 @@ class Feature:
 class Status:
     """A feature with its verdict.
 
-    verdict : one of VERDICTS; skipped, not run, or left to `make nightly`, if one of its tests was
+    verdict : one of VERDICTS; skipped, not run, left to `make nightly`, or absent in a record, if one of its tests was
     tests : number of cases that passed
     """
 
@@ -83,9 +86,9 @@ def _tests(file: str) -> list[ast.FunctionDef]:
     return [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
 
 
-def cases(path: Path) -> dict[tuple[str, str], list[str]]:
-    """The verdict of each test from its cases. Raises `PlanError` if the file is not JUnit's XML."""
-    out: dict[tuple[str, str], list[str]] = {}
+def cases(path: Path) -> Cases:
+    """The verdicts of each test's cases. Raises `PlanError` if the file is not JUnit's XML."""
+    out: Cases = {}
     try:
         for case in ET.parse(path).iter("testcase"):
             file = case.get("classname", "").rpartition(".")[2].removeprefix("test_")
@@ -100,12 +103,32 @@ def cases(path: Path) -> dict[tuple[str, str], list[str]]:
     return out
 
 
-def judge(features: list[Feature], found: dict[tuple[str, str], list[str]]) -> list[Status]:
-    """Verdict of each feature: that of its worst test."""
+def record(features: list[Feature], found: Cases, of: dict[str, str]) -> str:
+    """JSON that keeps the verdicts of the plan's tests, with facts `of` the run such as its date and commit."""
+    named = sorted({test for feature in features for test in feature.evidence} & found.keys())
+    kept = {"::".join(test): dict(Counter(found[test])) for test in named}
+    return json.dumps(of | {"cases": kept}, indent=1) + "\n"
+
+
+def recorded(path: Path) -> tuple[Cases, dict[str, str]]:
+    """The verdicts that `record` kept, and the facts of that run. Raises `PlanError`."""
+    try:
+        kept = json.loads(path.read_text())
+        found = {tuple(name.split("::")): list(Counter(n).elements()) for name, n in kept.pop("cases").items()}
+    except (OSError, ValueError, KeyError, AttributeError) as e:
+        raise PlanError(
+            f"tests={path}: no record of a test run ({e}); `vrex verify --plan --record` writes it"
+        ) from None
+    return found, kept
+
+
+def judge(features: list[Feature], found: Cases, of_record: bool = False) -> list[Status]:
+    """Verdict of each feature: that of its worst test. `of_record` : `found` was recorded, maybe before some tests."""
     out = []
     for feature in features:
-        ends = [verdict for test in feature.evidence for verdict in found.get(test, [_absent(*test)])]
-        order = ("failed", "not run", "nightly", "skipped")
+        absent = (["not recorded" if of_record else _absent(*test)] for test in feature.evidence)
+        ends = [v for test, none in zip(feature.evidence, absent, strict=True) for v in found.get(test, none)]
+        order = ("failed", "not run", "nightly", "not recorded", "skipped")
         worst = next((v for v in order if v in ends), "passed" if ends else "no evidence")
         out.append(Status(feature, worst, ends.count("passed")))
     return out

@@ -289,6 +289,12 @@ _SUBJECTS = (
         sized=False,
     ),
     Subject(
+        "motion_mask_ip",
+        (("a_wrong_number_of_blocks_is_refused",), ("equals_golden_and_time_view", "tiny")),
+        module="motion_mask_ip",
+        sized=False,
+    ),
+    Subject(
         "dre_ip",
         (
             ("a_reset_while_a_command_runs", 3),

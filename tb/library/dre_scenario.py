@@ -30,7 +30,10 @@ def params_from(tree: dict) -> DreParams:
 
 @dataclass
 class Scenario:
-    """Phases for the bench, and the beats that golden expects on the streams `t`, `w`, `x` and `b`."""
+    """Phases for the bench, and the beats that golden expects on the streams `t`, `w`, `x` and `b`.
+
+    pool : blocks of the pool, as the register says; 0: as many as the hardware can name
+    """
 
     p: DreParams
     f: ReSVParams
@@ -44,12 +47,14 @@ class Scenario:
     b: list[dict] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
     label: str = ""  # names what is played next, for messages
+    pool: int = 0
 
     def __post_init__(self):
         k = self.p.kvmu
-        names = ("n_ctx", "clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "kv4_group")
+        names = ("n_ctx", "clusters", "block_slots", "recent", "entry_bytes", "boundary", "kv4_group")
         bases = {"device_base": self.device_base, "home_base": self.home_base}
-        kv = KvMap(**{n: getattr(k, n) for n in names}, **bases)
+        self.pool = self.pool or k.blocks
+        kv = KvMap(**{n: getattr(k, n) for n in names}, **bases, blocks=self.pool)
         self.model = DreModel(self.f, kv, self.p.wtu.readings, k.counts, self.p.wtu.budget)
         self.tokens: dict[int, int] = {}  # keys of each context so far
         self.blocks: list[tuple[int, np.ndarray]] = []  # context and codes of each query
@@ -144,7 +149,7 @@ class Scenario:
                 "device_base": self.device_base,
                 "home_base": self.home_base,
                 "table_base": self.table_base,
-                "blocks": self.p.kvmu.blocks,
+                "blocks": self.pool,
             },
             "latency": latency,
             "idle": idle,
@@ -160,7 +165,7 @@ class Scenario:
         None for a phase of keys beside rows, and for one of several query blocks.
         first : cycle of each phase's first beat from a reset on; the reset is long past if not given
         """
-        time = DreTime(self.p, self.f.th_hd, latency, self.device_base, self.home_base)
+        time = DreTime(self.p, self.f.th_hd, latency, self.device_base, self.home_base, self.pool)
         out, t, queries = [], iter(self.t), iter(self.queries)
         blocks = iter(self.blocks)
         for number, phase in enumerate(self.phases):

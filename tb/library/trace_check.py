@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ from tb.library.runner import Run
 from tb.library.vpe_traffic import Episode, shares
 
 LATENCY = 20  # cycles of the tables in memory
+ROUNDS = 8  # times that a trace is played at most
 
 
 @dataclass
@@ -85,12 +86,15 @@ class Play:
         q, p = s.queries[-1], s.p
         times = [WtuTime(p.wtu).row(row, q.counts, s.f.ratio_q16) for row in codes]
         pairs = itertools.pairwise(q.bursts)
+        passes = [time.walked for time in times if p.wtu.selection == "buckets"]
         self.events += Counter(
             {
                 "SWITCHes": 1,
                 "rows": len(codes),
                 "rows of several words": sum(time.words > 1 for time in times),
-                "early exits": int(np.count_nonzero(q.rows.clusters < codes.shape[1])),
+                "rows whose counts stream": len(codes) * (codes.shape[1] > p.wtu.counts),
+                "rows that select a part": int(np.count_nonzero(q.rows.clusters < codes.shape[1])),
+                "early exits": sum(n < p.wtu.n_buckets for n in passes),
                 "tests of equal codes": sum(time.tests for time in times),
                 "bursts": len(q.bursts),
                 "bursts of several blocks": sum(burst.bytes > p.kvmu.block_bytes for burst in q.bursts),
@@ -134,17 +138,20 @@ class Played:
     cycles: int
 
 
-# Events that the tables of a trace can cause in each unit, and how to cause those that are missing.
+# Events that the tables of a trace can cause in each unit, and what brings about those that are missing: options of
+# `vrex verify`, or words.
 EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "clusters opened": (("hcu", "dre"), "lower --th-hd"),
     "joins": (("hcu", "dre"), "raise --th-hd"),
     "joins of a full table": (("hcu", "dre"), "-p clusters={few_clusters}"),
     "CLEARs": (("hcu", "kvmu", "dre"), ""),
     "SWITCHes": (("hcu", "kvmu", "dre"), ""),
-    "keys refused": (("kvmu", "dre"), "-p blocks={few_blocks}"),
-    "freed blocks used": (("kvmu", "dre"), "-p blocks={old_blocks}"),
+    "keys refused": (("kvmu", "dre"), "a longer --trace"),
+    "freed blocks used": (("kvmu", "dre"), "a longer --trace"),
     "offloads": (("kvmu", "dre"), "-p recent=8"),
     "rows of several words": (("wtu", "cluster_set", "dre"), "-p wtu.n_w=1"),
+    "rows whose counts stream": (("wtu", "dre"), "-p counts={few_counts}"),
+    "rows that select a part": (("wtu", "dre"), "lower --ratio"),
     "early exits": (("wtu", "dre"), "lower --ratio"),
     "tests of equal codes": (("wtu", "dre"), "lower --ratio"),
     "bursts": (("dre",), "-p recent=8"),
@@ -159,27 +166,37 @@ EVENTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def exercised(unit: str, p: DreParams) -> list[str]:
-    """Those of `EVENTS` that can happen in a unit."""
-    never = {"tests of equal codes"} if p.wtu.selection == "buckets" else set()
-    return [name for name, (units, _) in EVENTS.items() if unit in units and name not in never]
-
-
-def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> list[str]:
-    """Events that no table caused, and how to cause them, a line each."""
-    largest = max(o.clusters for o in outcomes)
-    sizes = {
-        "few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w,
-        "few_blocks": max(o.events.get("most blocks", 0) for o in outcomes) - 1,
-        "old_blocks": max(o.events.get("blocks", 0) for o in outcomes) - 1,
+    """Those of `EVENTS` that can happen in a unit with these parameters."""
+    k, w = p.kvmu, p.wtu
+    can = {
+        "rows of several words": w.clusters > w.n_w,
+        "rows whose counts stream": w.clusters > w.counts,
+        "early exits": w.selection == "buckets",
+        "tests of equal codes": w.selection == "exact",
+        "bursts of several blocks": k.boundary > k.block_bytes,  # a burst never crosses the boundary
+        "bursts cut at the boundary": k.boundary < k.blocks * k.block_bytes,
     }
+    return [name for name, (units, _) in EVENTS.items() if unit in units and can.get(name, True)]
+
+
+def missing(unit: str, p: DreParams, outcomes: list[Outcome]) -> dict[str, str]:
+    """Events that no table caused, and what brings each about."""
+    largest = max(o.clusters for o in outcomes)
+    sizes = {"few_clusters": max(1, (largest - 1) // p.wtu.n_w) * p.wtu.n_w, "few_counts": p.kvmu.read_counts}
     never = [name for name in exercised(unit, p) if not any(o.events.get(name) for o in outcomes)]
-    return [f"no {name}: {EVENTS[name][1].format(**sizes)}" for name in never]
+    return {name: EVENTS[name][1].format(**sizes) for name in never}
 
 
-def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
+def rounds_of(trace: Trace, p: DreParams) -> int:
+    """How often a trace must be played so that as many keys as the ring holds go home; at most `ROUNDS`."""
+    return min(ROUNDS, -(-2 * p.kvmu.recent // trace.tokens))
+
+
+def tables(trace: Trace, f: ReSVParams, queries: int, rounds: int = 1) -> Iterator[Table]:
     """The HC tables of every recorded layer, with rows of the last `queries` frames whose queries are recorded.
 
-    In a trace without frames, segments stand for frames. Raises `TraceError` if there is no such segment.
+    In a trace without frames, segments stand for frames. With several rounds the trace's keys come again and again, and
+    the rows in the last round. Raises `TraceError` if no segment has queries.
     """
     spans, asked = trace.spans(), _asked(trace, queries)
     for i, layer in enumerate(trace.layers):
@@ -191,9 +208,10 @@ def tables(trace: Trace, f: ReSVParams, queries: int) -> Iterator[Table]:
             Table(f"layer {layer}" + (f" head {h}" if len(policy.tables) > 1 else ""))
             for h in range(len(policy.tables))
         ]
-        for start, stop in spans:
+        for n, (start, stop) in enumerate(spans * rounds):
             appended = policy.append(trace.k[i, start:stop])
-            got = policy.retrieve(trace.queries(i, start, stop)) if (start, stop) in asked else None
+            asks = (start, stop) in asked and n >= len(spans) * (rounds - 1)
+            got = policy.retrieve(trace.queries(i, start, stop)) if asks else None
             for t, table in enumerate(own):
                 table.hashes.append([to_int(words) for words in appended.hashes[t]])
                 rows = got is not None and got.codes[t].shape[1] > 0
@@ -226,15 +244,27 @@ def deal(tables: Sequence[Table], n_ctx: int) -> list[Play]:
     return plays
 
 
-def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
+def few_blocks(table: Table, p: DreParams, f: ReSVParams) -> tuple[list[Play], int]:
+    """A table twice in the last context, and so few blocks that both refuse keys and the second uses freed ones.
+
+    No play if the table's keys fit in one block.
+    """
+    blocks = mix([Play(table.name, table, 0)], p, f).most_blocks - 1
+    names = (f"{table.name}, {blocks} blocks", f"{table.name}, cleared")
+    return [Play(name, table, p.hcu.n_ctx - 1) for name in names] if blocks else [], blocks
+
+
+def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams, pool: int = 0) -> Scenario:
     """A scenario of plays in the contexts of the DRE: one play in each context advances in turn, segment by segment.
 
     The keys of all contexts follow each other without a gap; then come the rows, block by block. A context that had
-    another play is cleared.
+    another play is cleared. Plays of one context follow each other.
+
+    pool : as in `Scenario`
     """
-    s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20)
+    s = Scenario(p, f, device_base=1 << 16, home_base=1 << 20, pool=pool)
     blocks: Counter[int] = Counter()  # query blocks of each play so far
-    at_once = len(contexts(p.hcu.n_ctx))
+    at_once = min(len(contexts(p.hcu.n_ctx)), len({play.ctx for play in plays}))
     for start in range(0, len(plays), at_once):
         turn = plays[start : start + at_once]
         for segment in range(max(len(play.table.hashes) for play in turn)):
@@ -257,8 +287,6 @@ def mix(plays: Sequence[Play], p: DreParams, f: ReSVParams) -> Scenario:
                     s.label = play.label(segment)
                     play.rows(s, codes, blocks[id(play)])
                     blocks[id(play)] += 1
-    for play in plays:
-        play.events |= {"blocks": s.model.kv.fresh, "most blocks": s.most_blocks}
     return s
 
 
@@ -350,7 +378,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
         labels += [label] * len(own)
     stalls = {"a": idle, "f": idle, **dict.fromkeys(("w", "x", "c", "b", "ask", "put"), stall)}
     bases = s.device_base, s.home_base
-    episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.p.kvmu.blocks}
+    episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.pool}
     episode |= {"stalls": [stalls], "latency": LATENCY, "late": 0, "block_b": 0, "cut_at": 0, "keep": 0, "uses": 0.0}
     c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
     got = Run(emitted, "tb.benches.bench_kvmu", "traffic", c, seed)()["episodes"][0]
@@ -358,7 +386,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
     for name, want, own in (("w", s.w, s.labels["w"]), ("x", s.x, s.labels["x"]), ("b", bursts, labels)):
         wrong += _compare(name, want, [beat for _, beat in got[name]], own)
     if not (idle or stall):
-        time = KvmuTime(s.p.kvmu, s.device_base, s.home_base)
+        time = KvmuTime(s.p.kvmu, s.device_base, s.home_base, s.pool)
         chosen = [(ctx, clusters) for ctx, (clusters, _) in sets.items()]
         cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen, LATENCY)
         # The time view counts requests and fetches from their first beats.
@@ -537,15 +565,23 @@ def verify(
 ) -> list[Outcome]:
     """Every table of the trace through the RTL of `unit`; the outcomes list differences in bits or cycles.
 
-    dealt : all tables in one run over all contexts (`deal`); otherwise each in its own run, in context 0
+    dealt : all tables in one run over all contexts (`deal`); of units that know homes, with as many rounds of the
+        trace as fill the ring twice, and with `few_blocks` in a second run. Otherwise each table in a run of its own,
+        in context 0
 
     Raises `BenchError` if a simulator cannot be built or a run does not end.
     """
     out = []
-    found = tables(trace, f, queries)
-    runs = [deal(list(found), p.hcu.n_ctx)] if dealt else ([Play(table.name, table, 0)] for table in found)
-    for plays in runs:
-        s = mix(plays, p, f)
+    homes = dealt and unit in ("kvmu", "dre")
+    found = tables(trace, f, queries, rounds_of(trace, p) if homes else 1)
+    runs: Iterable[tuple[list[Play], int]] = (([Play(table.name, table, 0)], 0) for table in found)
+    if dealt:
+        every = list(found)
+        runs = [(deal(every, p.hcu.n_ctx), 0)]
+        if homes and (scarce := few_blocks(every[0], p, f))[0]:
+            runs.append(scarce)
+    for plays, pool in runs:
+        s = mix(plays, p, f, pool)
         played = play(unit, emitted, s, (idle, stall), seed)
         for difference in played.differences:
             first = next((own for own in plays if difference.startswith(own.label())), plays[0])

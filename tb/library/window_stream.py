@@ -1,6 +1,6 @@
 """Layers of a decoder on a core, over a window that a policy moves: a stream of passes (`tb.library.pass_stream`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,6 +173,8 @@ class WindowStream:
 
     entry : the policy · segments : prompt, frames, question, later tokens · tokens : of a pass at most
 
+    masks : as for `decide`
+
     The pool has as many slots as the stream needs; `slots` asks for more. Layers have the history branch if the policy
     has it. Iteration gives the passes. Then `outputs` has the hidden states of each block's admitted tokens, `events`
     what has happened. Raises `ParamError` for a core that does not hold the layers, or lacks what the branch needs.
@@ -186,9 +188,10 @@ class WindowStream:
         p: CoreParams,
         tokens: int = TOKENS,
         slots: int = 0,
+        masks: Iterable[np.ndarray] | None = None,
     ):
         self.p, self.segments = p, segments
-        self.decisions = decide(entry, decoder_shape(decoder), blocks(segments))
+        self.decisions = decide(entry, decoder_shape(decoder), blocks(segments), masks)
         self.need, places = sizes(self.decisions)
         pair = 2 * p.dpe.n_w
         check(tokens >= 1, "tokens", tokens, "of a pass must be at least 1")

@@ -27,7 +27,9 @@ def test_a_saved_design_is_the_preset(base, tmp_path):
     file = tmp_path / "my.toml"
     assert vrex("presets", "--save", file, "--preset", base).exit_code == 0
     assert load(str(file)) == PRESETS[base]
-    assert vrex("presets", "--save", file, "--preset", base, *(x for c in CHANGES for x in ("-p", c))).exit_code == 0
+    words = ("presets", "--save", file, "--preset", base, *(x for c in CHANGES for x in ("-p", c)))
+    assert vrex(*words, "--force").exit_code == 0
+    assert vrex(*words).exit_code == 0, "the same file may be written again"
     changed = override(PRESETS[base], CHANGES)
     assert load(str(file)) == changed
     assert file.read_text() == text(changed, base)
@@ -215,3 +217,44 @@ def test_commands_of_a_design_take_its_reading():
             assert options[name].default is None, f"{command.name} {name}"
             seen += 1
     assert seen >= 15
+
+
+def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
+    """Of every command that writes a file or a folder of sources that a user names: one line, and nothing is lost."""
+    design, source, hcu = tmp_path / "my.toml", tmp_path / "program.s", tmp_path / "hcu"
+    design.write_text('preset = "tiny"\nclusters = 16  # mine\n')
+    source.write_text("halt\n")
+    assert vrex("generate", "hcu", "--preset", "tiny", "-o", hcu).exit_code == 0
+    (hcu / "hcu.v").write_text((hcu / "hcu.v").read_text() + "// mine\n")
+    macros = tmp_path / "macros"
+    assert vrex("generate", "hcu", "--preset", "tiny", "--no-memory-bodies", "-o", macros).exit_code == 0
+    file = macros / "hcu_memories.v"
+    file.write_text(file.read_text() + "// mine\n")
+    before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    for words, what in (
+        (("presets", "--save", design), "holds another design"),
+        (("generate", "hcu", "--preset", "tiny", "-o", hcu), "hcu.v': was edited"),
+        (("generate", "hcu", "--preset", "tiny", "--no-memory-bodies", "-o", macros), "hcu_memories.v': was edited"),
+        (("asm", source, "-o", source), "holds no words of a program"),
+        (("trace", "world", "-o", source), "holds no trace"),
+        (("stream", "world", "--codec", "--vectors", source), "holds no motion vectors"),
+    ):
+        run = vrex(*words)
+        assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.stderr
+        assert what in run.stderr
+    assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+    assert vrex("presets", "--save", design, "--force").exit_code == 0
+    assert vrex("generate", "hcu", "--preset", "tiny", "-o", hcu, "--force").exit_code == 0
+    for _ in range(2):  # what an earlier call wrote is replaced
+        assert vrex("asm", source, "-o", tmp_path / "words.hex").exit_code == 0
+
+
+def test_what_a_core_fixes_is_told_where_a_parameter_is_listed(tmp_path):
+    """In design files and data sheets, for every parameter of which a core takes one value."""
+    p, file = preset("core"), tmp_path / "my.toml"
+    for name in ("vpe.n_h",):
+        with pytest.raises(ParamError, match=f"{name}=2: must be 1"):
+            override(p, [f"{name}=2"]).core.joined()
+    file.write_text(text(p, "core"))
+    told = re.findall(r"^(\w+) = .*in a core 1", file.read_text(), re.M)
+    assert told == ["n_h"]

@@ -17,7 +17,7 @@ from golden.retrieval.table_layout import Item, TableLayout
 from hdl.params import CoreParams, override, preset
 from hdl.shells.register_block import address_map
 from ip.address_map import header
-from ip.package import HERE
+from ip.software import HERE
 from ip.table_header import table_header
 from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
@@ -56,7 +56,7 @@ def build(
     text = (HERE / "driver" / "openvrex_checkpoint.c").read_text()
     assert old in text, old
     (folder / "checkpoint.c").write_text(text.replace(old, new, 1))
-    sources = ["checkpoint.c", HERE / "driver" / "openvrex.c"]
+    sources = ["checkpoint.c", HERE / "driver" / "openvrex_block.c"]
     command = ["gcc", *(() if old else STRICT), "-shared", "-fPIC", "-I.", "-I", HERE / "driver", "-o", "driver.so"]
     built = subprocess.run([*command, *sources], cwd=folder, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,26 +28,34 @@ from typer.testing import CliRunner
 
 import ip.package
 from golden.program.core_host import CoreHost
-from golden.program.isa import Instruction, LoadTo, Opcode, Status, encode
+from golden.program.isa import Instruction, LoadTo, Opcode, Retrieve, Status, encode
 from golden.retrieval.checkpoint import restore, save
 from hdl.emit import Emitted, component_of, emit, params_of, top_of
-from hdl.params import CoreParams, flat, override, preset
+from hdl.header import VERSION
+from hdl.params import CoreParams, MaskParams, flat, override, preset
 from hdl.ports import ports as ports_of
 from hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
 from hdl.shells.register_block import OKAY, RDL, address_map, description
+from hdl.writer.circt import Language
 from ip.address_map import header
 from ip.ipxact import ipxact
-from ip.package import Options, configuration, write
+from ip.package import CHIP, Options, configuration, write
 from ip.register_page import page
 from ip.shell import TOPS
-from ip.software import HERE
+from ip.software import HERE, OWN, has_memory, sources
 from ip.table_header import table_header
 from scripts.main import app
 from tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
 from tb.checks.core_checks import params as core_params
 from tb.checks.dre_ip_checks import CHANGES as DRE_IP
+from tb.checks.dre_ip_checks import DEVICE, HOME, TABLES
+from tb.checks.dre_ip_checks import frames as dre_frames
+from tb.checks.motion_mask_checks import bits as mask_bits
+from tb.checks.motion_mask_checks import covering, masks
+from tb.checks.motion_mask_checks import stream as mask_stream
 from tb.library.lxe_programs import Ran, Script, image
-from tb.library.runner import BUILD, Run, verilator_env
+from tb.library.runner import BUILD, ROOT, Run, verilator_env
+from tb.library.streams import pack
 from tb.library.transfer_traffic import params as dre_ip_params
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -54,8 +63,8 @@ LATENCY = 6  # of the example's memory
 UNITS = tuple(TOPS)
 
 
-def params(unit: str) -> CoreParams:
-    return core_params() if unit == "core_ip" else params_of("dre_ip", preset("tiny"))
+def params(unit: str) -> CoreParams | MaskParams:
+    return core_params() if unit == "core_ip" else params_of(unit, preset("tiny"))
 
 
 def package(unit: str) -> str:
@@ -113,8 +122,8 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     assert "%Warning" not in linted.stdout + linted.stderr
     found = []
     whole = f"select {top}", "write_json -selected top.json"
-    for sources, last in ((f"{top}.v {name}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
-        read = yosys(tmp_path, f"read_verilog {sources}", f"hierarchy -check -top {top}", *last)
+    for files, last in ((f"{top}.v {name}.v", whole), (f"{top}_stub.v", ["write_json top.json"])):
+        read = yosys(tmp_path, f"read_verilog {files}", f"hierarchy -check -top {top}", *last)
         assert read.returncode == 0, read.stdout[-2000:]
         module = json.loads((tmp_path / "top.json").read_text())["modules"][top]
         found.append({n: (p["direction"], len(p["bits"])) for n, p in module["ports"].items()})
@@ -150,6 +159,7 @@ AXI |= {"AW": AXI["AR"], "W": "DATA STRB LAST VALID READY", "B": "RESP VALID REA
 LITE = {"AR": "ADDR VALID READY PROT", "R": "DATA RESP VALID READY", "W": "DATA STRB VALID READY"}
 LITE |= {"AW": LITE["AR"], "B": "RESP VALID READY"}
 STREAM = {"T": "DATA USER LAST VALID READY"}
+PLAIN_STREAM = {"T": "DATA LAST VALID READY"}  # of s_axis_b
 
 
 def check_interfaces(attributes: dict[str, dict], ports_: dict[str, tuple]) -> None:
@@ -163,7 +173,11 @@ def check_interfaces(attributes: dict[str, dict], ports_: dict[str, tuple]) -> N
     for bus, signals in buses.items():
         if "axi" in bus:
             lite = bus == "s_axi"
-            kind, channels = ("axis", STREAM) if "axis" in bus else ("aximm", LITE if lite else AXI)
+            kind, channels = (
+                ("axis", PLAIN_STREAM if bus == "s_axis_b" else STREAM)
+                if "axis" in bus
+                else ("aximm", LITE if lite else AXI)
+            )
             assert signals == {f"interface:{kind}"} | {c + s for c in channels for s in channels[c].split()}, bus
             text = next(text for text in of.values() if text.startswith(f"XIL_INTERFACENAME {bus}, "))
             assert kind == "axis" or f"DATA_WIDTH {ports_[f'{bus}_wdata'][1]}" in text
@@ -212,7 +226,7 @@ def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
         assert abstraction.get("name") == f"{kind}_rtl"
         pairs = "abstractionTypes/abstractionType/portMaps/portMap"
         logical = texts(f"{pairs}/logicalPort/name", bus)
-        channels = LITE if name == "s_axi" else BUS[kind]
+        channels = {"s_axi": LITE, "s_axis_b": PLAIN_STREAM}.get(name, BUS[kind])
         assert sorted(logical) == sorted(c + s for c in channels for s in (channels[c].split() or [""]))
         mapped += texts(f"{pairs}/physicalPort/name", bus)
         [role] = (tag for tag in ("master", "slave") if elements(tag, bus))
@@ -223,10 +237,12 @@ def check_ipxact(folder: Path, unit: str, ports_: dict[str, tuple]) -> None:
         assert set(refers) <= set(known)
         roles[name] = (kind, role)
     assert sorted(mapped) == sorted(ports_)
-    own = {"m_axi": ("aximm", "master"), "t_axi": ("aximm", "master"), "irq": ("interrupt", "master")}
-    own |= {"s_axi": ("aximm", "slave"), "aclk": ("clock", "slave"), "aresetn": ("reset", "slave")}
-    streams = dict.fromkeys(("s_axis_k", "s_axis_s"), ("axis", "slave"))
-    assert roles == own | ({"h_axi": ("aximm", "master")} if unit == "core_ip" else streams)
+    managers = {"core_ip": ("m_axi", "h_axi", "t_axi"), "dre_ip": ("m_axi", "t_axi"), "motion_mask_ip": ()}[unit]
+    own = dict.fromkeys(managers, ("aximm", "master")) | {"irq": ("interrupt", "master"), "s_axi": ("aximm", "slave")}
+    own |= {"aclk": ("clock", "slave"), "aresetn": ("reset", "slave")}
+    own |= dict.fromkeys(("s_axis_k", "s_axis_s") if unit == "dre_ip" else (), ("axis", "slave"))
+    own |= {"s_axis_b": ("axis", "slave"), "m_axis_m": ("axis", "master")} if unit == "motion_mask_ip" else {}
+    assert roles == own
     [width] = texts("memoryMaps/memoryMap/addressBlock/width")
     assert int(width) == ports_["s_axi_wdata"][1]
     assert {e.text for e in root.iter(f"{IPXACT}size")} == {width}  # no register is wider than the bus
@@ -329,6 +345,64 @@ def test_the_data_sheet_has_the_numbers_of_the_package(unit, tmp_path):
         assert {name: of for (port, name), of in fields_.items() if port == "s_axis_s_tdata"} == lanes
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_file_tells_where_it_is_from_and_needs_no_python(unit, tmp_path):
+    """Licence, release and a command that makes the same bytes; and no name of this project's sources."""
+    how = Options(2.5, "own", memory_bodies=unit != "dre_ip", language=Language.SYSTEMVERILOG, checked=True)
+    files = write(unit, params(unit), tmp_path / "a", how)
+    commands = set()
+    for file in files:
+        text = file.read_text()
+        if file.name == "LICENSE":
+            assert text == (ROOT / "LICENSE").read_text()
+            continue
+        at = text.partition("sha256")[0] if file.name == "manifest.json" else "\n".join(text.splitlines()[:300])
+        told = f'"license": "Apache-2.0",\n "version": "{VERSION}"' if file.name == "manifest.json" else ""
+        assert told or "SPDX-License-Identifier: Apache-2.0" in text, file
+        assert (told or f"Generated by OpenVRex {VERSION}. ") in at or file.suffix == ".html", file
+        commands |= set(re.findall(r"vrex (?:ip|generate) [^<\n\"]*", text))
+        assert not re.findall(r"\b(?:hdl|golden|sim|tb|scripts)[./]\w+|\b\w+\.py\b|\bParamError\b", text), file
+    [mine] = {c.strip() for c in commands if c.startswith("vrex ip") and "..." not in c}
+    assert CliRunner().invoke(app, [*shlex.split(mine)[1:], "-o", str(tmp_path / "b")]).exit_code == 0
+    for file in files:
+        assert (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes() == file.read_bytes(), file
+
+
+def test_black_boxes_lint_and_have_no_sim(tmp_path):
+    """A package without memory bodies lints and reads in Yosys; SystemVerilog and assertions are in its targets."""
+    how = Options(prefix="own", memory_bodies=False, language=Language.SYSTEMVERILOG, checked=True)
+    write("dre_ip", params("dre_ip"), tmp_path, how)
+    command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target"]
+    linted = run([*command, "lint", "openvrex:ip:own_dre_ip"], tmp_path)
+    assert linted.returncode == 0, linted.stderr
+    assert "%Warning" not in linted.stdout + linted.stderr
+    core = (tmp_path / "own_dre_ip.core").read_text()
+    assert "own_dre_ip.sv: {file_type: systemVerilogSource}" in core
+    assert "own_dre_ip_assertions.sv" in core
+    assert "  sim:" not in core
+    files = (tmp_path / "own_dre_ip_memories.v").read_text()
+    read = yosys(tmp_path, *(tmp_path / "synth.ys").read_text().splitlines()[3:4], "hierarchy -check")
+    assert read.returncode == 0, read.stdout[-2000:]
+    assert "blackbox" in files
+    assert run([*command, "sim", "openvrex:ip:own_dre_ip"], tmp_path).returncode
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_page_for_the_chip_team_tells_the_truth(unit):
+    """One clock, its rising edge, synchronous resets, no memory in a motion mask; the page is in every package."""
+    made = emit(unit, params(unit))
+    edges = set(re.findall(r"^ *always\S* *(@.*?\)|@\*)", made.verilog, re.M))
+    assert edges <= {"@(posedge clk)", "@*"}
+    assert not re.findall(r"\b(?:negedge|inout|tri|wand|wor|force)\b", re.sub(r"//.*", "", made.verilog))
+    modules = {memory["module"].removeprefix(f"{unit}_") for memory in made.manifest["memories"] if memory["module"]}
+    assert modules == ({"ram_1r1w", "ram_1rw"} if has_memory(unit) else set())
+    text = CHIP.read_text()
+    assert text == (ROOT / "docs" / "chip.md").read_text()
+    assert not re.findall(r"\]\(", text)  # a package has no other page of the manual
+    for word in (*TOPS, "aresetn", "status.resets", "reset_cycles", "--no-memory-bodies", "control.reset", "irq"):
+        assert word in text
+
+
 def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
@@ -342,7 +416,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("lxe",), "unit='lxe': must be one of core_ip, dre_ip"),
+        (("lxe",), "unit='lxe': must be one of core_ip, dre_ip, motion_mask_ip"),
         (("core_ip", "--preset", "tiny", "-p", "entry_bytes=36"), "entry_bytes=36: must be a multiple of a word"),
         (("core_ip", "--preset", "tiny", "-p", "n_hq=1"), "valid names:"),
         (("core_ip", "--preset", "tiny", "-p", "cores=2"), "parameter='cores': core has none of this name"),
@@ -406,7 +480,7 @@ def c_header(top: AddrmapNode, unit: str, folder: Path) -> dict[str, dict[str, t
     return out
 
 
-def ip_xact(top: AddrmapNode, p: CoreParams, folder: Path) -> dict[str, dict[str, tuple]]:
+def ip_xact(top: AddrmapNode, p: CoreParams | MaskParams, folder: Path) -> dict[str, dict[str, tuple]]:
     """The same of IP-XACT."""
     unit = top.inst_name
     ports_ = Emitted("", unit, {"unit": unit, "ports": ports_of(component_of(unit, p))})
@@ -535,7 +609,7 @@ def test_a_browser_shows_the_page_of_registers(unit, tmp_path):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
-    p = override(preset("tiny"), ["wtu.n_h=2"]).core
+    p = params_of(unit, override(preset("tiny"), ["wtu.n_h=2"]))
     top = address_map(unit, p)
     wants = fields(top)
     assert ip_xact(top, p, tmp_path) == halved(wants)
@@ -599,7 +673,7 @@ json.dump([tops, registers, windows], sys.stdout)
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_property):
     """A compiler alone reads from `registers.rdl` which addresses answer, what is there after a reset, and how wide."""
-    p = {"core_ip": core_params(), "dre_ip": dre_ip_params(DRE_IP)}[unit]
+    p = dre_ip_params(DRE_IP) if unit == "dre_ip" else params(unit)
     write(unit, p, tmp_path, Options(prefix=""))
     read = run([sys.executable, "-I", "-c", PLAIN, "registers.rdl"], tmp_path)
     assert read.returncode == 0, read.stderr
@@ -642,10 +716,10 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
 
 
 class Bus:
-    """Registers that hold what was written, and the driver on them."""
+    """Registers that hold what was written, and the driver on them. prefix : of its functions"""
 
-    def __init__(self, library: Path, top: AddrmapNode):
-        self.top, self.words, self.log = top, {}, []
+    def __init__(self, library: Path, top: AddrmapNode, prefix: str):
+        self.top, self.words, self.log, self.prefix = top, {}, [], prefix
         for node in top.descendants(unroll=True):
             if isinstance(node, FieldNode):
                 at = node.parent.absolute_address
@@ -668,10 +742,10 @@ class Bus:
         return self.top.find_by_path(path).absolute_address
 
     def call(self, name: str, *args) -> int:
-        return getattr(self.driver, f"openvrex_{name}")(self.device, *args)
+        return getattr(self.driver, f"{self.prefix}_{name}")(self.device, *args)
 
     def init(self) -> int:
-        return self.driver.openvrex_init(self.device, *self.functions, None)
+        return getattr(self.driver, f"{self.prefix}_init")(self.device, *self.functions, None)
 
 
 CODES = {"OK": 0, "NO_DEVICE": -1, "VERSION": -2, "PARAMETERS": -3, "RANGE": -4, "BUSY": -5, "FAULT": -6, "TIMEOUT": -7}
@@ -698,20 +772,38 @@ class Frame(ctypes.Structure):
     ]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory) -> tuple[Path, AddrmapNode]:
-    folder, top = tmp_path_factory.mktemp("driver"), address_map("core_ip", params("core_ip"))
-    header(top, folder / "core_ip.h")
-    source = HERE / "driver" / "openvrex.c"
-    built = run(["gcc", *STRICT, "-ffreestanding", "-shared", "-fPIC", "-I.", "-o", "driver.so", source], folder)
-    assert built.returncode == 0, built.stderr
+def built(unit: str, folder: Path) -> tuple[Path, AddrmapNode, str]:
+    """The driver of a package as a library, the registers, and what its functions' names begin with."""
+    top = address_map(unit, params(unit))
+    header(top, folder / f"{unit}.h")
+    if has_memory(unit):
+        table_header(params(unit).dre.layout(), unit, folder / f"{unit}_tables.h")
+    for name, text in sources(Emitted("", unit, {"unit": unit})).items():
+        if name.startswith("driver/"):
+            (folder / Path(name).name).write_text(text)
+    made = run(
+        ["gcc", *STRICT, "-ffreestanding", "-shared", "-fPIC", "-I.", "-o", "driver.so", *folder.glob("*.c")], folder
+    )
+    assert made.returncode == 0, made.stderr
     symbols = run(["nm", "-u", "driver.so"], folder).stdout
     assert not [s for s in symbols.split() if len(s) > 1 and not s.startswith("_")]  # no library
-    return folder / "driver.so", top
+    return folder / "driver.so", top, OWN[unit]
 
 
-def test_the_driver_knows_its_device(library):
-    assert Bus(*library).init() == CODES["OK"]
+@pytest.fixture(scope="module", params=["core_ip", "dre_ip"])
+def either(request, tmp_path_factory) -> tuple[Path, AddrmapNode, str]:
+    """The driver of a core, and that of a DRE, which share most of it."""
+    return built(request.param, tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> tuple[Path, AddrmapNode, str]:
+    """The driver of a core."""
+    return built("core_ip", tmp_path_factory.mktemp("driver"))
+
+
+def test_the_driver_knows_its_device(either):
+    assert Bus(*either).init() == CODES["OK"]
     for path, value, result in (
         ("magic", 0, "NO_DEVICE"),
         ("version", 0x1_0100, "VERSION"),  # MAJOR
@@ -723,7 +815,7 @@ def test_the_driver_knows_its_device(library):
         ("word_bytes", 9, "PARAMETERS"),
         ("tables", 9, "PARAMETERS"),
     ):
-        bus = Bus(*library)
+        bus = Bus(*either)
         bus.words[bus.at(f"identity.{path}")] = value
         assert bus.init() == CODES[result], path
 
@@ -760,8 +852,8 @@ def test_the_driver_refuses_what_cannot_be(library):
     assert bus.log == [(bus.at("control"), 2)] * 2
 
 
-def test_the_driver_clears_the_interrupts_that_it_saw(library):
-    bus = Bus(*library)
+def test_the_driver_clears_the_interrupts_that_it_saw(either):
+    bus = Bus(*either)
     bus.init()
     for events in (0, 1, 2, 3, 4, 7):
         bus.log.clear()
@@ -773,26 +865,28 @@ def test_the_driver_clears_the_interrupts_that_it_saw(library):
 
 
 def test_names_of_the_driver_are_those_of_the_hardware():
-    text = (HERE / "driver" / "openvrex.h").read_text()
+    text = (HERE / "driver" / "openvrex_block.h").read_text()
     codes = {n: int(v) for n, v in re.findall(r"OPENVREX_CODE_(\w+) = (\d+)", text)}
     assert codes == {s.name: int(s) for s in Status}
     results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d+)", text)}
     assert results == CODES
 
 
-def test_the_examples_of_the_manual_compile(library, tmp_path):
-    """Of a core with its driver and its checkpoints, of a DRE with its header."""
+def test_the_examples_of_the_manual_compile(tmp_path):
+    """Of each block with its driver, and of checkpoints."""
     page = HERE.parent / "docs" / "integration.md"
-    header(address_map("dre_ip", params("dre_ip")), tmp_path / "dre_ip.h")
-    table_header(params("core_ip").dre.layout(), "core_ip", tmp_path / "core_ip_tables.h")
-    core, checkpoints, dre = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
+    for unit in UNITS:
+        (tmp_path / unit).mkdir()
+        built(unit, tmp_path / unit)
+    core, checkpoints, dre, mask = re.findall(r"^```c\n(.*?)^```", page.read_text(), re.M | re.S)
     assert '"openvrex_checkpoint.h"' in checkpoints
-    assert '"dre_ip.h"' in dre
-    for text in (core, checkpoints, dre):
+    assert '"openvrex_dre.h"' in dre
+    assert '"openvrex_mask.h"' in mask
+    for text in (core, checkpoints, dre, mask):
         (tmp_path / "example.c").write_text(text)
-        include = ["-I", HERE / "driver", "-I", library[0].parent, "-I", tmp_path]
-        built = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
-        assert built.returncode == 0, built.stderr
+        include = [x for unit in UNITS for x in ("-I", tmp_path / unit)]
+        made = run(["gcc", *STRICT, *include, "-c", "example.c"], tmp_path)
+        assert made.returncode == 0, made.stderr
 
 
 # Driver on the example SoC.
@@ -800,17 +894,22 @@ def test_the_examples_of_the_manual_compile(library, tmp_path):
 SWAPPED = (".rst(~aresetn)", '.rst($test$plusargs("swapped") ? aresetn : ~aresetn)')
 
 
+SOC_PARAMS = {"dre_ip": lambda unit: dre_ip_params(DRE_IP), "motion_mask_ip": lambda unit: preset("tiny").mask}
+
+
 @cache
-def soc() -> Path:
-    """Where FuseSoC has built the example once per content, of a package whose shell can be told to swap its reset.
+def soc(unit: str = "core_ip") -> Path:
+    """Where FuseSoC has built the example of a package once per content. A core's shell can be told to swap its reset.
 
     Without optimisation, which takes longer than the runs would gain.
     """
+    p = SOC_PARAMS.get(unit, params)(unit)
     with tempfile.TemporaryDirectory() as new:
-        write("core_ip", params("core_ip"), Path(new))
-        shell = Path(new, f"{top_module('core_ip')}.v")
-        assert SWAPPED[0] in shell.read_text()
-        shell.write_text(shell.read_text().replace(*SWAPPED))
+        write(unit, p, Path(new))
+        if unit == "core_ip":
+            shell = Path(new, f"{top_module(unit)}.v")
+            assert SWAPPED[0] in shell.read_text()
+            shell.write_text(shell.read_text().replace(*SWAPPED))
         files = sorted(f for f in Path(new).rglob("*") if f.is_file())
         folder = BUILD / f"soc-{hashlib.sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -818,9 +917,11 @@ def soc() -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / "done").exists():
                 shutil.copytree(new, folder, dirs_exist_ok=True)
-                how = ["--LATENCY", str(LATENCY), "--SIZE", str(1 << 20)]
-                how += ["--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
-                built = fusesoc(folder, "core_ip", "sim", *how)
+                how = ["--make_options", "OPT_FAST=-O0 OPT_GLOBAL=-O0"]
+                if has_memory(unit):
+                    how += ["--LATENCY", str(LATENCY), "--SIZE", str(1 << (20 if unit == "core_ip" else 22))]
+                command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", "sim"]
+                built = run([*command, f"openvrex:ip:{top_of(unit, configuration(p))}", *how], folder)
                 assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
                 assert "smoke test passed" in built.stdout
                 (folder / "done").touch()
@@ -830,13 +931,14 @@ def soc() -> Path:
 
 def with_driver(folder: Path, old: str, new: str) -> Path:
     """The example with another driver."""
-    text = (HERE / "driver" / "openvrex.c").read_text()
-    assert old in text, old
-    (folder / "driver.c").write_text(text.replace(old, new, 1))
+    names = ("openvrex", "openvrex_block")
+    texts = {name: (HERE / "driver" / f"{name}.c").read_text() for name in names}
+    [edited] = [name for name, text in texts.items() if old in text]
+    (folder / "driver.c").write_text(texts[edited].replace(old, new, 1))
     include = ["-I", HERE / "driver", "-I", soc().parents[2]]
     parts = [
         soc() / "main.o",
-        soc() / "openvrex_checkpoint.o",
+        *(soc() / f"{name}.o" for name in (*names, "openvrex_checkpoint") if name != edited),
         *soc().glob("verilated*.o"),
         soc() / "Vopenvrex_soc__ALL.a",
     ]
@@ -939,6 +1041,52 @@ def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
     assert ran[-1].perf["retriever.entries"] == 3 * LAYERS * SHAPE.tokens
     assert ran[-1].perf["retriever.fetches"] > 0
     record_property("cycles", [r.cycles for r in ran[::2]])
+
+
+def test_the_driver_of_a_dre_plays_frames_as_golden(tmp_path):
+    """Results of every command and every byte of memory, polled for or by interrupt; a fault and a reset before."""
+    s = dre_frames(1, 20)
+    f, p = s.function, s.p
+    (tmp_path / "before.bin").write_bytes(s.before)
+    lines = [f"configure {f.th_hd} {f.ratio_q16} {DEVICE:#x} {HOME:#x} {TABLES:#x} {p.kvmu.blocks}"]
+    lines += ["read before.bin", f"run {int(Retrieve.CLEAR)} {p.hcu.n_ctx} 1 0", "reset"]
+    for step in s.steps:
+        lines += [f"write {address:#x} {text}" for address, text in step.get("writes", ())]
+        for kind, layout in (("key", key_layout(p.hcu)), ("row", scores_layout(p.wtu))):
+            beats = step.get(f"{kind}s", ())
+            lines += [f"{kind} {b['data']:x} {pack(layout, b['user'])} {b['last']}" for b in beats]
+        if c := step.get("command"):
+            how = "poll" if step["polls"] else "run"
+            lines += [f"{how} {c['action']} {c.get('base', 0)} {c.get('rows', 1)} {c.get('shift', 0)}"]
+    (tmp_path / "script").write_text("\n".join([*lines, f"dump after.bin {len(s.before)}"]))
+    ran = run([soc("dre_ip") / "Vopenvrex_soc", "+script=script"], tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    found = re.findall(r"^(?:run|poll) code (\d+) result (\d+) count (\d+) ", ran.stdout, re.M)
+    first, *rest = [list(map(int, one)) for one in found]
+    assert first[0] == Status.RANGE
+    assert rest == s.wants
+    assert (tmp_path / "after.bin").read_bytes() == bytes(s.memory)
+    assert s.bins >= {"CLUSTER", "PLACE", "FETCH", "SWITCH", "CLEAR", "fetches"}
+
+
+def test_the_driver_of_a_motion_mask_plays_frames_as_golden(tmp_path):
+    """Rows and tokens kept, by interrupt or polled for, in the cycles of the time view; a fault and a reset before."""
+    p = preset("tiny").mask
+    frames = covering(p, 3, 6) + mask_stream(p, 4, 14)
+    lines = ["block 0", "block 0", "run 60 60 0 0 0 1 1", "block 0", "reset"]
+    for k, (c, _) in enumerate(frames):
+        lines += [f"block {beat:x}" for beat in mask_bits(p, frames[k : k + 1])]
+        flags = " ".join(str(int(x)) for x in (c.leads, c.take, c.accumulate))
+        lines.append(f"{'poll' if k % 2 else 'run'} {c.width} {c.height} {c.limit} 0 {flags}")
+    (tmp_path / "script").write_text("\n".join(lines))
+    ran = run([soc("motion_mask_ip") / "Vopenvrex_soc", "+script=script"], tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    _, *got = re.findall(r"^(?:run|poll) done kept (\d+) cycles (\d+) rows(.*)$", ran.stdout, re.M)
+    wants = iter(masks(p, frames))
+    for (command, _), (kept, _, row) in zip(frames, got, strict=True):
+        tokens = next(wants)[1] if command.take else np.zeros((0, p.tokens), bool)
+        assert int(kept) == tokens.sum()
+        assert [int(x, 16) for x in row.split()] == [sum(int(t) << i for i, t in enumerate(r)) for r in tokens]
 
 
 def continued(b: CoreHost, a: CoreHost, checkpoint: bytes, to: int) -> tuple[list[str], np.ndarray]:

@@ -14,10 +14,13 @@ from amaranth.hdl import Fragment
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from hdl.params import PRESETS, flat, override
+from golden.inputs.trace import Trace
+from hdl.params import PRESETS, flat, override, preset
 from scripts.check.verify_command import FIXTURE
+from scripts.engineers import record_command
 from scripts.main import app
 from tb.library.page_rules import faults
+from tb.library.trace_check import Play, exercised, few_blocks, mix, rounds_of, tables
 
 
 def vrex(*args: str):
@@ -123,27 +126,68 @@ def test_a_folder_holds_one_unit(tmp_path):
     ],
 )
 def test_verify_runs_the_fixture_on_the_rtl(unit, options):
-    run = vrex("verify", unit, "--preset", "tiny", "--queries", "1", *options, "--json")
+    whole = (unit, options) == ("dre", ())
+    run = vrex("verify", unit, "--preset", "tiny", *(() if whole else ("--queries", "1")), *options, "--json")
     assert run.exit_code == 0, run.stderr
     found = json.loads(run.stdout)
+    if whole:  # the README's run
+        kept = json.loads((record_command.RESULTS / "verify.json").read_text())
+        assert found == kept["figures"], "record it anew: vrex record verify"
     tables = found["tables"]
-    assert [t["context"] for t in tables] == [0, 1, 24, 47, 47, 24, 1, 0, 0]  # forth and back
+    assert [t["context"] for t in tables[:9]] == [0, 1, 24, 47, 47, 24, 1, 0, 0]  # forth and back
+    assert [t["context"] for t in tables[9:]] == ([47, 47] if unit in ("kvmu", "dre") else []), "with few blocks"
     assert all(t["beats"] and not t["differences"] for t in tables)
     assert all(t["refused"] for t in tables)  # 256 blocks are too few for the tight clusters of four tables
     assert found["missing"] == []
 
 
-def test_verify_names_what_never_happened_and_how_to_get_it():
-    """What it proposes brings the event about."""
-    kvmu = ("verify", "kvmu", "--preset", "tiny", "--queries", "1")
-    run = vrex(*kvmu, "-p", "blocks=1024")
-    assert run.exit_code == 0
-    advice = dict(re.findall(r"not exercised: no (.*): -p (blocks=\d+)", run.stderr))
-    assert advice.keys() == {"keys refused", "freed blocks used"}
-    for name, parameter in advice.items():
-        run = vrex(*kvmu, "-p", parameter)
+def test_verify_names_what_never_happened_and_how_to_get_it(tmp_path):
+    """What it proposes brings the event about, for a preset and for a generated folder, whose sizes stay."""
+    folder, sizes = tmp_path / "hcu", ("--preset", "tiny", "-p", "clusters=512")
+    assert vrex("generate", "hcu", *sizes, "-o", folder).exit_code == 0
+    run = vrex("verify", "hcu", *sizes, "--queries", "1")
+    [(name, how)] = re.findall(r"not exercised: no (.*): (-p .*)", run.stderr)
+    assert (run.exit_code, name) == (0, "joins of a full table")
+    run = vrex("verify", folder, "--queries", "1")
+    [(name, command)] = re.findall(r"not exercised: no (.*): vrex (.*)", run.stderr)
+    assert (run.exit_code, name) == (0, "joins of a full table")
+    assert vrex("verify", folder, *how.split()).exit_code == 2, "so that a folder needs another hint"
+    for words in (("verify", "hcu", *sizes, *how.split()), command.split()):
+        run = vrex(*words, "--queries", "1")
         assert run.exit_code == 0, run.stderr
-        assert f"no {name}" not in run.stderr
+        assert "not exercised" not in run.stderr
+
+
+def test_verify_counts_only_what_can_happen():
+    """A unit is not said to do what its design has no hardware for."""
+
+    def events(*changes: str) -> set[str]:
+        return set(exercised("dre", override(preset("core"), list(changes)).core.dre))
+
+    exact, buckets = events(), events("clusters=1024", "selection=buckets")
+    assert "early exits" not in exact
+    assert "early exits" in buckets
+    assert "tests of equal codes" in exact - buckets
+    assert "rows whose counts stream" in exact - buckets
+    assert "bursts of several blocks" not in exact, "a block fills a boundary"
+    assert "bursts of several blocks" in events("block_slots=2")
+    assert "rows of several words" not in events("clusters=16")
+
+
+def test_the_default_check_fetches_in_every_table():
+    """Of a design with the ring and the blocks of `core`, on the default trace."""
+    p = override(preset("core"), ["clusters=256", "hcu.n_h=2", "wtu.n_w=8"]).core.dre
+    trace, f = Trace.load(FIXTURE), p.function()
+    trace = replace(trace, layers=trace.layers[:1], k=trace.k[:1], q=trace.q[:1], v=trace.v[:1], model=None)
+    every = list(tables(trace, f, 2, rounds_of(trace, p)))
+    plays = [Play(table.name, table, i) for i, table in enumerate(every)]
+    mix(plays, p, f)
+    assert all(play.events["bursts"] and play.events["offloads"] for play in plays)
+    assert not any(play.differences for play in plays)
+    scarce, blocks = few_blocks(every[0], p, f)
+    mix(scarce, p, f, blocks)
+    assert all(play.events["keys refused"] for play in scarce)
+    assert scarce[1].events["freed blocks used"]
 
 
 def test_verify_says_what_differs(monkeypatch):

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from golden.arithmetic.numerics import to_bf16
 from golden.function_params import ReSVParams
 from golden.inputs import video
+from golden.inputs.codec import BLOCK, Recorded
 from golden.inputs.trace import Trace, TraceError
 from golden.inputs.trace_model import Model, frequencies
 from golden.policies.codecsight import Anchors, Tokens, prefill
+from golden.policies.full_streaming_rekv import ReKVParams
 from golden.policies.light_attention import Selected
 from golden.policies.mosaic import Mosaic
 from golden.policies.policy_run import Record, TraceRun, blocks, shape_of
@@ -25,10 +27,12 @@ from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 from scripts.quantity import Column
 from scripts.research import (
+    paper_budgets,
     paper_codecsight,
     paper_keys,
     paper_mosaic,
     paper_mosaic_hardware,
+    paper_motion,
     paper_ratio,
     paper_selection,
     paper_transmission,
@@ -373,7 +377,10 @@ def test_command_writes_tables_and_plots(tmp_path):
     ("words", "message"),
     [
         ((), "Missing argument"),
-        (("7c",), "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, mosaic-hardware, 20, codecsight"),
+        (
+            ("7c",),
+            "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, mosaic-budgets, mosaic-lengths, mosaic-hardware",
+        ),
         (("7a", "--seeds", "3"), "--seeds: has no effect on 7a: leave it out"),
         (("20", "--trace", str(FIXTURE)), "--trace: has no effect on 20: leave it out"),
         (("7a", "mosaic", "--clips", "world"), "--clips: has no effect on 7a, mosaic: leave it out"),
@@ -414,6 +421,72 @@ def test_codecsight_is_drawn_and_its_plot_has_the_papers_values(monkeypatch):
 
 def _of(row: dict) -> tuple[float, int, float]:
     return paper_codecsight.setting(row["varied"], float(row["value"]))
+
+
+# Fig. 5
+
+
+def test_patches_that_stand_still_by_counting():
+    """Three GOPs of pictures of 4 x 4 blocks: I-frames do not count, and a moved block is one patch of a frame."""
+    blocks = np.zeros(1024, BLOCK)
+    blocks["x"], blocks["y"] = 16 * (np.arange(1024) % 32), 16 * (np.arange(1024) // 32)
+    blocks["w"] = blocks["h"] = 16
+    frames = []
+    for gop, moved in ((0, (0, 512)), (1, (256,)), (2, (1024,))):
+        frames.append(Recorded("I", gop, (512, 512), (np.zeros(0, BLOCK),)))
+        for n in moved:
+            own = blocks.copy()
+            own["dx"][:n] = 2  # half a pixel
+            frames.append(Recorded("P", gop, (512, 512), (own,)))
+    found = paper_motion.still(frames)
+    assert found["frames"] == 4
+    shares = sorted([1.0, 0.5, 0.75, 0.0])
+    assert [found[x] for x in paper_motion.QUARTERS] == pytest.approx(np.percentile(shares, [25, 50, 75]))
+    assert paper_motion.still(frames[:1])["median"] is None
+    row = {"clip": "a", **found, "paper": ""}
+    assert paper_motion.plot([row]).axes[0].get_yticklabels()[0].get_text() == "a"
+
+
+# Figs. 10 and 12 of Mosaic
+
+
+def test_even_frames_are_evenly_spaced():
+    """Of the frames that are on the host, half: the oldest, and then every other one or its neighbour."""
+    chosen: list[np.ndarray] = []
+
+    class Look(TraceRun):
+        def look(self, step, selected):
+            host = self.policy.store.on_host(step.layer)[0]
+            old = np.add.reduceat(host, self.policy.starts) > 0
+            got = np.add.reduceat(host & selected.keep[0], self.policy.starts) > 0
+            chosen.append(got[old])
+
+    trace = two_kinds()
+    run = Look(paper_budgets.EvenFrames(ReKVParams(0.5, 0.5, 6), shape_of(trace)), trace)
+    for block in blocks(trace):
+        run.step(trace, block)
+    longest = max(chosen, key=len)
+    assert len(longest) >= 6
+    at = np.flatnonzero(longest)
+    assert (at[0], len(at)) == (0, -(-len(longest) // 2))
+    assert set(np.diff(at).tolist()) <= {1, 2}
+    assert np.diff(at).sum() >= len(longest) - 3
+
+
+def test_budgets_and_lengths_of_a_trace(monkeypatch):
+    """A row for each method; a trace at the choice is the same in both figures; more budget is more mass."""
+    monkeypatch.setattr(paper_budgets, "BUDGETS", (0.1, 1.0))
+    monkeypatch.setattr(paper_budgets, "BASE", replace(paper_mosaic.BASE, recent=32))
+    first, second = (f({"world": WORLD}) for f in (paper_budgets.budgets, paper_budgets.lengths))
+    by = {(r["method"], r["budget"]): r for r in first.rows}
+    assert set(by) == {(m, b) for m in paper_budgets.METHODS for b in (0.1, 1.0)}
+    for method in paper_budgets.METHODS:
+        assert by[method, 0.1]["mass"] < by[method, 1.0]["mass"] == pytest.approx(1)
+        assert by[method, 0.1]["best"] <= 1
+    assert second.rows == [r for r in first.rows if r["budget"] == paper_budgets.CHOICE]
+    assert {r["frames"] for r in second.rows} == {28}
+    for drawn, key in ((first, "budget (%)"), (second, "frames")):
+        assert drawn.plot(drawn.rows).axes[0].get_xlabel() == key
 
 
 # Transmission
@@ -488,8 +561,11 @@ TABLES = {
     "19": lambda rows: shown(paper_selection.CLUSTERING, rows),
     "20": lambda rows: shown(paper_ratio.COLUMNS, rows),
     "mosaic": lambda rows: shown(paper_mosaic.COLUMNS, rows),
+    "mosaic-budgets": lambda rows: shown(paper_budgets.COLUMNS, rows),
+    "mosaic-lengths": lambda rows: shown(paper_budgets.COLUMNS, rows),
     "mosaic-hardware": lambda rows: shown(paper_mosaic_hardware.COLUMNS, rows),
     "codecsight": sweeps,
+    "codecsight-motion": lambda rows: shown(paper_motion.COLUMNS, rows),
     "transmission": lambda rows: shown(paper_transmission.COLUMNS, rows),
     "recall": recalled,
 }

@@ -3,6 +3,8 @@
 import json
 import re
 
+from golden.function_params import READINGS
+from hdl.params import preset
 from tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/policies.md").read_text()
@@ -23,3 +25,21 @@ def test_optional_hardware():
     base, more = (sum(kge(preset, unit) for unit in CORE) for preset in ("core", "omni"))
     mask = kge("omni", "motion_mask") - kge("core", "motion_mask")
     assert f"adds {more - base:.0f} kGE to a core of {base:,.0f}, and {mask:.1f} kGE to" in part
+
+
+def test_v_rex_as_published():
+    """The presets have what the table says of both kinds."""
+    part = PAGE[PAGE.index("### V-Rex as published") :]
+    rows = {
+        name.partition(" (")[0]: list(cells) for name, *cells in re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", part, re.M)
+    }
+    for ours, theirs in (("core", "vrex1"), ("edge8", "vrex8"), ("server48", "vrex48")):
+        systems = [preset(name) for name in (ours, theirs)]
+        own, other = (READINGS[s.core.dre.reading] for s in systems)
+        assert rows["clusters of a table"] == [f"{s.core.dre.kvmu.clusters:,}" for s in systems]
+        assert rows["reading"] == [f"`{s.core.dre.reading}`" for s in systems]
+        selections = [cell.split("`")[1] for cell in rows["selection"]]
+        assert selections == [s.core.dre.wtu.selection for s in systems]
+        assert rows["Th_hd, of 32 hash bits"] == [f"{f.th_hd}" for f in (own, other)]
+        assert rows["ratio"] == [f"{f.ratio_q16 / 65536:.1f}" for f in (own, other)]
+        assert ["raw" not in cell for cell in rows["hash bits"]] == [own.centre, other.centre] == [True, False]

@@ -96,7 +96,14 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden." in page
-    assert [s.title for s in run_command.load(tmp_path)] == [f"{policy} on the RTL", "Events"]
+    pruned = ["Masks on the RTL"] * (policy == "codecsight")
+    assert [s.title for s in run_command.load(tmp_path)] == [f"{policy} on the RTL", "Events", *pruned]
+    assert bool(result["mask"]) == bool(pruned)
+    if pruned:
+        frames = [one for one, s in zip(rows, SHORT[name][0], strict=True) if s.frame is not None]
+        assert result["mask"]["each"] == [one["rows"] - one["refreshed"] - one["tokens"] % 2 for one in frames]
+        assert result["mask"]["kept"] < result["mask"]["tokens"]
+        assert result["mask"]["cycles"] == result["mask"]["predicted"]
     if policy == "hybrid":
         return
 

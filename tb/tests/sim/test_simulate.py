@@ -21,6 +21,7 @@ from golden.program.shares import Shares
 from golden.retrieval.table_layout import Item
 from hdl.params import CLOCK, flat, preset
 from scripts.main import app
+from scripts.pages.anchor_table import markdown
 from scripts.research import evaluate_command
 from scripts.simulate import dre_command, layer_command, policies_command, prediction_command
 from sim.evaluation import paper_limits
@@ -30,7 +31,7 @@ from sim.evaluation.other_policies import point as point_of
 from sim.evaluation.other_policies import run as run_policy
 from sim.evaluation.paper_limits import ENGINES, engines, limits
 from sim.evaluation.paper_numbers import numbers, table_share
-from sim.evaluation.paper_points import CACHES, PLATFORMS, Claims, Points, judged
+from sim.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
 from sim.system import dre_demand, layer_load
 from sim.system.accelerator import transfer
 from sim.system.passes import lacks, remarks, simulate
@@ -425,22 +426,64 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     assert len(found) > 75
     for n in found:
         close = n.ours is not None and abs(n.ratio - 1) <= 0.1
-        assert n.verdict in ("reproduced", "fitted", "inconsistent", "unexplained", "off")
+        assert n.verdict in (*AGREE, *DIFFER)
         assert close or n.verdict in ("off", "unexplained", "inconsistent")
         assert bool(n.proof) == (n.verdict == "inconsistent"), n.what
-        assert n.why or n.proof or n.verdict == "reproduced", n.what
+        assert n.why or n.proof or n.verdict == "predicted", n.what
     open_premises = [n for n in found if "energy" in n.what or n.unit == "TOPS/W" or n.where == "Fig. 15"]
-    assert not [n.what for n in open_premises if n.verdict in ("reproduced", "inconsistent")]
-    text = evaluate_command.markdown(found)
-    assert text.count("\n") == len(found) + 2
-    assert text in (ROOT / "docs/anchors.md").read_text(), "write it anew: vrex evaluate -o, report.md"
+    assert not [n.what for n in open_premises if n.verdict in ("predicted", "on fits", "inconsistent")]
+    text = markdown(found)
+    assert text.count("\n") == len(found) + 1
+    assert text in (ROOT / "docs/anchors.md").read_text(), "record it anew: vrex record evaluation"
     anchors = [
         n
         for n in found
         if n.where == "VI-B" and "time per token" in n.what and n.what.endswith("1K") and n.unit == "ms"
     ]
     assert len(anchors) == 2
-    assert all(n.verdict in ("reproduced", "fitted") for n in anchors)
+    assert all(n.verdict == "fitted" for n in anchors)
+
+
+class Slower(Points):
+    """Points of a machine on which everything takes other times and energies: what a number owes to them shows."""
+
+    def at(self, on, *args, **kwargs):
+        factor = {"edge": 1.1, "kvpu": 1.2, "server": 1.3, "agx": 1.5, "a100": 1.7}[on]
+        point = super().at(on, *args, **kwargs)
+        return {k: v if k in ("fetched", "ops") else v * factor ** (2 if k in PARTS else 1) for k, v in point.items()}
+
+
+PARTS = ("vision", "predict", "select", "attention", "fetch")
+
+
+def test_an_agreement_that_has_simulated_times_counts_as_on_fits(points):
+    """V-Rex's times have the fitted gap, GPUs' their rates: such a number is neither predicted nor restated."""
+    slower = Slower(known=points.known)
+    pairs = list(zip(numbers(points), numbers(slower), strict=True))
+    timed = [n for n, other in pairs if n.ours is not None and abs(other.ours / n.ours - 1) > 1e-9]
+    assert len(timed) > 50
+    assert {n.verdict for n in timed} <= {"on fits", "fitted", "accident", *DIFFER}
+    assert not [n.what for n, _ in pairs if n.verdict == "on fits" and n not in timed]
+
+
+def test_the_encoder_is_why_frames_of_1k_are_late(points):
+    """Where a verdict names it: with its products alone, and fetches hidden in a team, ours is not slower any more."""
+    found = [n for n in numbers(points) if n.verdict == "off" and "our encoder takes" in n.why]
+    assert len(found) >= 6
+
+    class Lighter(Points):
+        def at(self, on, cache, batch=1, *args, **kwargs):
+            point = super().at(on, cache, batch, *args, **kwargs)
+            if on not in ("edge", "server") or not point["vision"]:
+                return point
+            products = batch * 2 * Vision().macs / PLATFORMS[on].flops
+            hidden = point["fetch"] if on == "server" else 0
+            return point | {"seconds": point["seconds"] - point["vision"] + products - hidden}
+
+    lighter = {(n.where, n.what): n for n in numbers(Lighter(known=points.known))}
+    for n in found:
+        ours = lighter[n.where, n.what].ours
+        assert ours < n.paper if n.unit == "ms" else ours > n.paper, n.what
 
 
 def results(**policies) -> dict:
@@ -518,7 +561,9 @@ def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
 
 
 def test_verdicts():
-    assert judged(10, 10.9, "", "", "") == ("reproduced", "")
+    assert judged(10, 10.9, "", "", "") == ON_FITS
+    assert judged(10, 10.9, "", "", "", basis=("predicted", "")) == ("predicted", "")
+    assert judged(10, 11.1, "", "", "far", basis=("predicted", "")) == ("off", "far")
     assert judged(10, 10.9, "", "set", "") == ("fitted", "set")
     assert judged(10, 11.1, "", "set", "why") == ("off", "why")
     assert judged(10, 10, "hardly", "", "") == ("unexplained", "hardly")
@@ -704,7 +749,7 @@ def test_parameters_without_effect_are_refused(module):
         (("simulate", "pass", "--cache", "0"), "--cache=0: must be at least 1"),
         (
             ("simulate", "pass", "--cache", "10000000"),
-            "cache=10000000: needs 41 of 32 GiB of device memory on edge",
+            "cache=10000000: needs 304 of 32 GiB of device memory on edge",
         ),
         (("simulate", "limits", "--batch", "0"), "--batch=0: must be at least 1"),
         (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),

@@ -4,11 +4,12 @@ import json
 import re
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from hdl.emit import ALL
 from scripts.main import app
-from tb.campaigns.plan import STAGES, TESTS, Feature, PlanError, Status, _names, _nightly, cases, judge, load
+from tb.campaigns.plan import PLAN, STAGES, TESTS, Feature, PlanError, Status, _names, _nightly, cases, judge, load
 
 KINDS = re.compile(r"coverage|mutants|proved|proof")
 
@@ -103,3 +104,58 @@ def test_a_missing_or_broken_test_run_is_named(tmp_path):
         run = CliRunner().invoke(app, ["verify", "--plan", "--tests", str(path)])
         assert run.exit_code == 2
         assert message in run.stderr
+
+
+def test_a_fresh_checkout_has_the_recorded_results(tmp_path, monkeypatch):
+    """With date and commit, until there is a test run; a test that is newer than the record is no failure."""
+    from scripts.check import plan_table
+
+    kept = tmp_path / "docs" / "results" / "tests.json"
+    monkeypatch.setattr(plan_table, "RECORD", kept)
+    monkeypatch.chdir(tmp_path)
+    plan = ["verify", "--plan"]
+    none = CliRunner().invoke(app, plan)
+    assert (none.exit_code, none.stderr.count("\n")) == (2, 1)
+    assert "build/tests.xml: not there; `make test` leaves it" in none.stderr
+    every = {f"{file}__{test}": "passed" for f in load() for file, test in f.evidence}
+    (tmp_path / "build").mkdir()
+    run = junit(tmp_path / "build" / "tests.xml", **every)
+    kept.parent.mkdir(parents=True)
+    assert CliRunner().invoke(app, [*plan, "--record"]).exit_code == 0
+    run.unlink()
+    found = CliRunner().invoke(app, [*plan, "--json"])
+    assert {r["verdict"] for r in json.loads(found.stdout)} == {"passed"}
+    facts = json.loads(kept.read_text())
+    said = (
+        f"not there; these are the results of {facts['date']}, commit {facts['commit']}, which docs/results/tests.json"
+    )
+    assert said in " ".join(found.stderr.split())
+    del facts["cases"]["hcu::mutants_are_killed"]
+    kept.write_text(json.dumps(facts))
+    found = CliRunner().invoke(app, [*plan, "--json"])
+    assert {r["verdict"] for r in json.loads(found.stdout)} == {"passed", "not recorded"}
+    assert found.exit_code == 0
+    facts["cases"]["hcu::mutants_are_killed"] = {"failed": 1}
+    kept.write_text(json.dumps(facts))
+    assert CliRunner().invoke(app, plan).exit_code == 1
+    kept.write_text("{}")
+    assert CliRunner().invoke(app, plan).exit_code == 2
+    junit(run, **every)
+    assert "results of" not in CliRunner().invoke(app, plan).stderr
+
+
+def test_ci_runs_every_part_of_the_night():
+    """On a schedule and on demand; what a part has done is kept even if it fails or does not end."""
+    root = PLAN.parents[2]
+    parts = re.search(r"^NIGHTLY := (.*)$", (root / "Makefile").read_text(), re.M)[1].split()
+    flow = yaml.safe_load((root / ".github/workflows/nightly.yml").read_text())
+    assert flow[True].keys() == {"schedule", "workflow_dispatch"}  # YAML reads `on` as true
+    job = flow["jobs"]["part"]
+    assert job["strategy"]["matrix"]["part"] == parts
+    restore, save = (s for s in job["steps"] if "actions/cache" in s.get("uses", ""))
+    assert restore["with"]["key"] == save["with"]["key"]
+    assert restore["with"]["key"].startswith(restore["with"]["restore-keys"])
+    assert save["if"] == "always()"
+    [run] = [s["run"] for s in job["steps"] if "nightly-" in s.get("run", "")]
+    minutes = int(re.search(r" (\d+)m make nightly-\$", run)[1])
+    assert minutes + 30 < job["timeout-minutes"]

@@ -13,13 +13,17 @@ from golden.program.shares import Shares
 from golden.program.system_map import SystemMap
 from tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape, retrieval_shape
 from tb.library.policy_passes import PolicyPasses
+from tb.library.runner import ROOT
 
 VOCABULARY = 49152
 PROMPT, QUESTION = "You see a short film of a street.", "Is it day?"
 
 
 def test_programs_and_memory():
-    """A program for each phase and size of pass, whatever the layer and the KV head; the bytes of the weights."""
+    """A program for each phase and size of pass, whatever the layer and the KV head; the bytes of the weights.
+
+    The tables of docs/model.md have them.
+    """
     p, total = core(), 100
     s, f = layer_shape(p, total), p.dre.function()
     fmt, contexts = p.core_format(), N_LAYERS * Decoder.kv_heads
@@ -37,7 +41,7 @@ def test_programs_and_memory():
         more={"head weights": head.weights.size, "head work": head.work.size},
     )
     assert (whole.shares.groups, blocks) == (Decoder.kv_heads, contexts * total)
-    longest = 0
+    longest, lengths = 0, {}
     for tokens in (TOKENS, 1):
         own = whole.of(tokens)
         assert own.regions == whole.regions
@@ -46,12 +50,27 @@ def test_programs_and_memory():
             assert program is not None
             assert all(own.program(0, phase, layer) is program for layer in range(N_LAYERS))
             longest = max(longest, len(program))
+            lengths.setdefault(phase, []).append(f"{len(program)}")
     assert max(longest, len(head.program())) <= fmt.i_depth
     sizes = {r.name: r.size for r in whole.regions}
     layer = 2 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536)
     assert 0 < sizes["weights 0 of layer 0"] - layer < 1 << 20  # what tables have in memory beside the weights
     assert sizes["head weights"] - 2 * 576 * VOCABULARY < 1 << 14
     assert whole.regions[-1].end < 320 << 20
+
+    page, width, inner = (ROOT / "docs/model.md").read_text(), Decoder.width, 1536
+    loads = {"attention": width * 5 * 64, "output": width * width, "ffn": 2 * width * inner, "down": width * inner}
+    for phase, weights in {"norm": 0, **loads}.items():
+        runs = "3, a KV head each" if phase == "attention" else "1"
+        loaded = f"{2 * weights / 1e3:,.0f} KB " if weights else ""
+        assert f"| {phase} | {runs} | {' | '.join(lengths[phase])} | {loaded}|" in page
+    assert f"| head | 1 after all layers | | {len(head.program())} | {2 * width * VOCABULARY / 1e3:,.0f} KB |" in page
+    layer = 2 * (loads["attention"] * Decoder.kv_heads + loads["output"] + loads["ffn"] + loads["down"]) // 32
+    cycles = f"take {layer:,} cycles in a layer, {N_LAYERS * layer:,} in a pass of any size, and "
+    assert f"{cycles}{2 * width * VOCABULARY // 32:,} in the head" in page
+    each = {name: size for name, size in sizes.items() if not name.startswith("weights")}
+    assert all(f"| {name} | {size:,} |" in page for name, size in each.items())
+    assert f"| weights 0 of layer 0 to {N_LAYERS - 1} | {sizes['weights 0 of layer 0']:,} each |" in page
 
 
 @pytest.mark.nightly

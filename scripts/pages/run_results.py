@@ -1,0 +1,198 @@
+"""The manual's tables of recorded runs of `vrex verify` and of simulations, and its sentences that cite them."""
+
+import re
+from collections.abc import Callable
+
+from scripts.pages.anchor_table import markdown, summary
+from scripts.pages.markdown import table
+from sim.evaluation.paper_points import AGREE, DIFFER, Number
+from sim.system.passes import MARK
+from sim.system.selection import PUBLISHED
+
+SHOWN = 4  # tables of the run in the README
+
+
+def verify(known: dict) -> str:
+    """The first tables of a run of `vrex verify`, as a terminal shows them, without the column of cycles."""
+    run = known["verify"]
+    head = ["table", "context", "keys", "clusters", "rows", "bursts", "refused", "beats compared", "result"]
+    names = ("context", "keys", "clusters", "rows", "bursts", "refused", "beats")
+    rows = [[t["table"], *(f"{t[n]:,}" for n in names), "equal"] for t in run["tables"][:SHOWN]]
+    joins = [t["events"].get(JOINS, 0) for t in run["tables"]]
+    events = [["exercised", "times", "in tables"], [JOINS, f"{sum(joins):,}", f"all {len(joins)}"]]
+    return "\n".join(["```", *_box([head, *rows]), "", *_box(events), "```"])
+
+
+JOINS = "joins of a full table"
+
+
+def _box(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["│ " + " │ ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)) + " │" for row in rows]
+
+
+def limits(known: dict) -> str:
+    """What limits V-Rex, by platform and cache."""
+    return _curve(known["simulation"]["limits"])
+
+
+def policies(known: dict) -> str:
+    """Times of other policies on V-Rex8."""
+    return _curve(known["simulation"]["policies"])
+
+
+def engines(known: dict) -> str:
+    """Times by size of the DRE: a row for each size, the columns of both platforms side by side."""
+    rows: dict[str, list[str]] = {}
+    for _, hcu, wtu, *cells in known["simulation"]["engines"]["rows"]:
+        rows.setdefault(f"{hcu}, {wtu}", []).extend(cells)
+    batches = known["simulation"]["engines"]["columns"][3:]
+    head = ["N_HCU, N_WTU", *(f"{name}, {batch}" for name in ("V-Rex8", "V-Rex48") for batch in batches)]
+    named = {size: f"{size} (VI-A)" if size == "1 x 16, 1 x 16" else size for size in rows}
+    return table(head, [[named[size], *map(_grouped, cells)] for size, cells in rows.items()])
+
+
+def frames(known: dict) -> str:
+    """The README's plot of a frame's time against cached tokens: FlexGen, V-Rex as published, the default."""
+    rows = {name: cells for name, _, *cells in known["simulation"]["policies"]["rows"]}
+    lines = [[int(x.removesuffix(MARK)) for x in rows[name][:3]] for name in ("flexgen", PUBLISHED, "resv")]
+    top = -(-max(map(max, lines)) // 100) * 100
+    return "\n".join(
+        [
+            "```mermaid",
+            """%%{init: {"themeVariables": {"xyChart": {"plotColorPalette": "#999999, #2c6fbb, #c0392b"}}}}%%""",
+            "xychart-beta",
+            '    title "ms per frame against cached tokens"',
+            '    x-axis ["10K", "40K", "128K"]',
+            f'    y-axis "ms" 0 --> {top}',
+            *(f"    line {line}" for line in lines),
+            "```",
+        ]
+    )
+
+
+def fleet(known: dict) -> str:
+    """Hours that a device keeps up, with one stream and with four."""
+    rows: dict[str, list[str]] = {}
+    found = {(r["policy"], r["platform"], r["streams"]): r for r in known["fleet"]}
+    for policy in dict.fromkeys(policy for policy, *_ in found):
+        for platform in ("edge", "server"):
+            one, four = (found[policy, platform, n] for n in (1, 4))
+            ends = dict.fromkeys((one["limit"], four["limit"]))
+            rows.setdefault(policy, []).extend([f"{_hours(one)} ({_hours(four)})", ", ".join(ends)])
+    head = ["policy", "V-Rex8", "limit", "V-Rex48", "limit"]
+    return table(head, [[policy, *cells] for policy, cells in rows.items()])
+
+
+def _hours(day: dict) -> str:
+    hours = f"{day['hours']:.2f}" if day["hours"] < 1 else f"{day['hours']:.3g}"
+    return hours + MARK * (day["room"] < day["hours"])
+
+
+MEANING = {
+    "predicted": "within 10 %, and nothing that the paper reports entered: shares of recorded streams",
+    "on fits": "within 10 %, but a constant that other numbers of the paper set is in its path ([What was "
+    "fitted](#what-was-fitted))",
+    "fitted": "within 10 %, and this number set one of our constants or a condition that the paper leaves open",
+    "restated": "within 10 %, by arithmetic on the paper's tables, on shapes of its model, or on sizes that we took "
+    "from it. This shows that its numbers agree with each other, nothing of our hardware",
+    "accident": "within 10 %, though its parts differ by more",
+    "off": "more than 10 % away",
+    "unexplained": "the paper's other numbers contradict it unless a premise fails that the paper leaves open. The "
+    "table names the premise. This is no proof",
+    "inconsistent": "the paper's own numbers exclude it. The table has the proof, which is arithmetic on them alone",
+}
+
+
+def evaluated(known: dict) -> tuple[list[Number], list[Number]]:
+    """The numbers of V-Rex's evaluation, and those of the other papers."""
+    numbers = [Number(**{k: v for k, v in n.items() if k != "ratio"}) for n in known["evaluation"]]
+    others = [n for n in numbers if n.where.startswith(("CodecSight", "Mosaic", "hybrid"))]
+    return [n for n in numbers if n not in others], others
+
+
+def anchors(known: dict) -> str:
+    """Every number of V-Rex's evaluation beside ours."""
+    return markdown(evaluated(known)[0])
+
+
+def latencies(known: dict) -> str:
+    """The other papers' latencies beside ours."""
+    return markdown(evaluated(known)[1])
+
+
+def memory(k: int) -> Callable[[dict], str]:
+    """The table of a curve of `vrex simulate memories`."""
+    return lambda known: table(known["memories"][k]["columns"], known["memories"][k]["rows"])
+
+
+def texts(known: dict) -> str:
+    """What full attention and hybrid memory answer to the same question."""
+    rows = [
+        [name, " ".join(x["says"].split()), f"{100 * x['agreement']:.0f} %", f"{x['loss']:.2f}"]
+        for name, x in known["text"].items()
+    ]
+    return table(["policy", "answer", "next tokens as full attention's", "loss of these tokens, nats"], rows)
+
+
+def verdicts(known: dict) -> str:
+    """How many numbers have which verdict, and what it means."""
+    found = [n.verdict for n in evaluated(known)[0]]
+    rows = [[v, str(found.count(v)), MEANING[v]] for v in (*AGREE, *DIFFER)]
+    return table(["verdict", "anchors", "meaning"], rows)
+
+
+def _curve(curve: dict) -> str:
+    return table(curve["columns"], [[_grouped(cell) for cell in row] for row in curve["rows"]])
+
+
+def _grouped(cell: str) -> str:
+    """A cell with commas in its first number of four digits or more."""
+    return re.sub(r"^\d{4,}", lambda m: f"{int(m[0]):,}", cell)
+
+
+BLOCKS: dict[str, Callable[[dict], str]] = {
+    "verify": verify,
+    "limits": limits,
+    "engines": engines,
+    "policies": policies,
+    "frames": frames,
+    "fleet": fleet,
+    "anchors": anchors,
+    "latencies": latencies,
+    "verdicts": verdicts,
+    "texts": texts,
+    **{name: memory(k) for k, name in enumerate(("dram", "dram-mixed", "pcie", "ssd"))},
+}
+
+
+def cited(known: dict) -> list[tuple[str, str]]:
+    """Page and text, for each sentence or part of one that has figures of recorded runs."""
+    run = known["verify"]["tables"]
+    cycles, refused = run[0]["cycles"], sum(t["refused"] for t in run)
+    times = {name: cells for name, _, *cells in known["simulation"]["policies"]["rows"]}
+    slow, published, fast = (1e3 / int(times[name][1].removesuffix(MARK)) for name in ("flexgen", PUBLISHED, "resv"))
+    found, others = evaluated(known)
+    count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
+    near = sum(count[v] for v in AGREE)
+    return [
+        (
+            "limits.md",
+            f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "
+            f"{near} are within 10 %, but {count['restated']} of them restate the paper's own tables, "
+            f"{count['fitted']} were fitted, {count['on fits']} have fitted constants in their path",
+        ),
+        (
+            "limits.md",
+            f"{count['off']} are off, {count['unexplained']} are unexplained, since the paper's other numbers do not "
+            f"yield them either, and {count['inconsistent']} are inconsistent by proof",
+        ),
+        (
+            "evaluation.md",
+            f"So {near} of {len(found)} anchors are within 10 %, and {count['predicted']} are predicted.",
+        ),
+        ("anchors.md", f"hybrid memory paper: {summary(others)}."),
+        ("README.md", f"share four contexts in one run of {cycles:,} cycles."),
+        ("README.md", f"RTL and model refuse the same {refused:,} keys."),
+        ("README.md", f"{published:.1f} and {fast:.1f} instead of {slow:.1f} frames a second at 40K."),
+    ]

@@ -1,0 +1,189 @@
+"""The manual's tables of areas, clocks and powers, and its sentences that cite them."""
+
+from collections.abc import Callable
+
+from scripts.pages.markdown import table
+from synth import technology
+from synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
+
+NODE = 14  # nm, the paper's
+STEP = technology.node(NODE).fo4.value / technology.node(7).fo4.value  # factor of a delay from ASAP7 to NODE
+# Table III's powers as printed (mW); they have more digits than its shares.
+PRINTED = {"dpe": 2311.39, "vpe": 122.06, "memory": 118.94, "hcu": 2.99, "wtu": 39.04, "kvmu": 15.01}
+PRINTED_DRE = sum(PRINTED[name] for name in ("hcu", "wtu", "kvmu"))
+LOGIC = ("cells", "registers", "memories")
+
+
+def clock(known: dict) -> str:
+    """The table of areas and longest paths with ASAP7."""
+    head = ["unit", "µm²", "longest path, ps", "from, to", "to, from a memory, ps", "with its access, ps"]
+    rows = []
+    for name, u in known["clock"].items():
+        ends = f"`{u['start']}`, `{u['end']}`"
+        memory = ", ".join("-" if u[k] is None else f"{u[k]:,.1f}" for k in ("to_memory", "from_memory"))
+        times = [f"{u['delay']:,.1f}", ends, memory, f"{u['with_access']:,.0f}"]
+        clocks = (u["delay"], u["with_access"], u["delay"] * STEP)
+        rows.append([name, f"{u['area']:,.0f}", *times, *(f"{1e6 / x:,.0f}" for x in clocks)])
+    return table([*head, "MHz", "MHz with it", f"MHz at {NODE} nm, without"], rows)
+
+
+def opensta(known: dict) -> str:
+    """The table of longest paths by two timing analyses."""
+    rows = []
+    for library, units in known["opensta"].items():
+        unit = "τ" if library == "embedded" else "ps"
+        for name, path in units.items():
+            own, other = path["ours"], path["opensta"]
+            difference = f"{100 * (own / other - 1) + 0.0:.3f} %".replace("-0.000", "0.000")
+            same = "yes" if path["same_ends"] else "no"
+            rows.append([library, name, f"{own:,.2f} {unit}", f"{other:,.2f} {unit}", difference, same])
+    return table(["library", "unit", "ours", "OpenSTA", "difference", "same start and end"], rows)
+
+
+def area(known: dict) -> str:
+    """The areas of Table III with three libraries."""
+    libraries = known["area"]
+    first = libraries["embedded"]["rows"]
+    paper = first["core"]["paper_area"]
+    head = ["", "paper", "%", "embedded", "%", "of it cells, registers, memories"]
+    head += [x for name in list(libraries)[1:] for x in (name, "%")]
+    rows = []
+    for key in (*PAPER, *CONTROL, "dre", "core"):
+        own = first[key]
+        places = 4 if key in DRE or key == "dre" or key in CONTROL else 3
+        line = [
+            f"**{own['name']}**" if key == "dre" else own["name"],
+            f"{own['paper_area']:.{places}f}" if own["paper_area"] else "-",
+        ]
+        line.append(f"{100 * own['paper_area'] / paper:.2f}" if own["paper_area"] else "")
+        for name, library in libraries.items():
+            value, core = library["rows"][key]["area"], library["rows"]["core"]["area"]
+            ends = f" ({value['low']:.2f} to {value['high']:.2f})" if key == "core" else ""
+            line += [f"{value['value']:.{places}f}{ends}", f"{100 * value['value'] / core['value']:.2f}"]
+            line += [", ".join(f"{own[k]:.4f}" for k in LOGIC)] if name == "embedded" else []
+        rows.append(line)
+    for cores, mm2 in SYSTEMS.items():
+        if cores > 1:
+            line = [f"{cores} cores", f"{mm2:.2f}", ""]
+            for name, library in libraries.items():
+                value = {k: cores * x for k, x in library["rows"]["core"]["area"].items()}
+                line += [f"{value['value']:.2f} ({value['low']:.1f} to {value['high']:.1f})", ""]
+                line += [""] if name == "embedded" else []
+            rows.append(line)
+    return table(head, rows)
+
+
+def power_table3(known: dict) -> str:
+    """The powers of Table III."""
+    ours = known["power"]["embedded"]["dre"]["table3"]
+    whole = sum(ours.values())
+    lines = [(name, PRINTED[key], ours[key]) for key, (name, *_) in PAPER.items()]
+    lines += [(name, 0.0, ours[key]) for key, name in OWN.items()]
+    lines.append(("**DRE**", PRINTED_DRE, sum(ours[k] for k in DRE)))
+    lines.append(("Core", POWER, whole))
+    rows = []
+    for name, paper, mw in lines:
+        theirs = (f"{paper:,.1f}", f"{100 * paper / POWER:.2f}") if paper else ("-", "-")
+        rows.append([name, *theirs, f"{mw:,.2f}", f"{100 * mw / whole:.2f}"])
+    return table(["", "paper mW", "%", "ours mW", "%"], rows)
+
+
+def power(known: dict) -> str:
+    """The power of each unit alone, and of the DRE's units in its own run."""
+    first, *others = known["power"].values()
+    paper = {name: f"{mw:,.1f}" for name, mw in (PRINTED | {"dre": PRINTED_DRE}).items()}
+    paper["wtu"] += " with cluster_set"
+    paper |= {name: f"{paper[name]} without memories" for name in ("vpe", "dpe")}
+    rows = []
+    for name, u in first.items():
+        pj = ", ".join(f"{u['pj'][k]:,.2f}" for k in ("switching", "internal", "clock"))
+        rows.append([name, f"{u['cycles']:,}", pj, *_powers(u, [x[name] for x in others]), paper.get(name, "")])
+        for part, p in u["parts"].items() if name == "dre" else ():
+            inner = part.rstrip("0123456789")
+            title, theirs = ("- the join", "") if part == "dre" else (f"- {inner} in it", paper.get(inner, ""))
+            rows.append([title, "", "", *_powers(p, [x[name]["parts"][part] for x in others]), theirs])
+    head = ["unit", "cycles", "nets, cells, clock, pJ a cycle", "logic", "memories", "all"]
+    return table([*head, *(f"logic, {library}" for library in list(known["power"])[1:]), "paper"], rows)
+
+
+def _powers(own: dict, others: list[dict]) -> list[str]:
+    return [f"{x:,.2f}" for x in (own["dynamic"], own["memory"], own["total"], *(o["dynamic"] for o in others))]
+
+
+BLOCKS: dict[str, Callable[[dict], str]] = {
+    "clock": clock,
+    "opensta": opensta,
+    "area": area,
+    "power-table3": power_table3,
+    "power": power,
+}
+
+
+def cited(known: dict) -> list[tuple[str, str]]:
+    """Page and text, for each sentence or part of one that has recorded figures."""
+    hcu, embedded = known["clock"]["hcu"], known["area"]["embedded"]
+    shares = {name: _share(x["rows"], "dre") for name, x in known["area"].items()}
+    ge = {name: f"{x / 1000:.1f}" for name, x in embedded["ge"].items()}
+    powers = known["power"]["embedded"]
+    alone = sum(powers[u]["total"] for u in ("hcu", "wtu", "cluster_set", "kvmu"))
+    pj = ("switching", "internal", "clock")
+    clocks = [u["pj"]["clock"] / sum(u["pj"][k] for k in pj) for x in known["power"].values() for u in x.values()]
+    ours = powers["dre"]["table3"]
+    core = sum(ours.values())
+    ratios = [
+        [u["dynamic"] / known["power"][library][name]["dynamic"] for name, u in powers.items()]
+        for library in ("ASAP7", "SKY130")
+    ]
+    over = [
+        f"{min(x):.2f} to {max(x):.2f} times {library}'s"
+        for x, library in zip(ratios, ("ASAP7", "SKY130"), strict=True)
+    ]
+    clocked = f"The clock takes {100 * min(clocks):.0f} to {100 * max(clocks):.0f} % of the logic's"
+    memory, dre = embedded["rows"]["memory"], embedded["rows"]["dre"]
+    slowest = max(known["clock"], key=lambda name: known["clock"][name]["delay"])
+    return [
+        (
+            "limits.md",
+            f"allow {1e6 / (known['clock'][slowest]['delay'] * STEP):,.0f} MHz in the slowest unit (`{slowest}`)",
+        ),
+        (
+            "limits.md",
+            f"the HCU reaches {1e6 / hcu['with_access']:,.0f} MHz in 7 nm instead of {1e6 / hcu['delay']:,.0f} "
+            f"({hcu['with_access']:,.0f} instead of {hcu['delay']:,.0f} ps)",
+        ),
+        ("limits.md", f"{clocked} power"),
+        ("synth.md", f"The slowest unit, `{slowest}`, allows {1e6 / known['clock'][slowest]['delay']:,.0f} MHz"),
+        ("synth.md", f"At {NODE} nm that is {1e6 / (known['clock'][slowest]['delay'] * STEP):,.0f} MHz"),
+        ("power.md", clocked),
+        ("power.md", f"the embedded library's logic is {over[0]} and {over[1]}"),
+        (
+            "limits.md",
+            f"The DRE is {shares['embedded']:.2f} % of our core** by the embedded library "
+            f"({shares['ASAP7']:.2f} % by ASAP7's)",
+        ),
+        (
+            "limits.md",
+            f"On-chip memory is {memory['area']['value']:.2f} mm²** where the paper has {memory['paper_area']:.2f}",
+        ),
+        (
+            "area.md",
+            f"our core takes {embedded['rows']['core']['area']['value']:.2f} mm² (paper: {CORE:.2f})",
+        ),
+        ("area.md", f"(DRE) is {shares['embedded']:.2f} % of it"),
+        (
+            "area.md",
+            f"sequencer {ge['sequencer']}, loader {ge['loader']}, storer {ge['storer']}, the LXE's join "
+            f"{ge['lxe_join']}, retriever {ge['retriever']}, feeder {ge['feeder']}.",
+        ),
+        (
+            "area.md",
+            f"| as generated | {dre['memories']:.4f} | {dre['cells'] + dre['registers']:.4f} "
+            f"| {dre['area']['value']:.4f} | {shares['embedded']:.2f} % | {100 * dre['area']['value'] / CORE:.2f} % |",
+        ),
+        ("area.md", f"The DRE takes {100 * sum(ours[k] for k in DRE) / core:.1f} % of the core's power"),
+        ("area.md", f"each as busy as it can be, are {alone:.1f} mW in sum"),
+    ]
+
+
+def _share(rows: dict, name: str) -> float:
+    return 100 * rows[name]["area"]["value"] / rows["core"]["area"]["value"]
