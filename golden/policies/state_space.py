@@ -55,9 +55,9 @@ class State:
         return self.conv.nbytes + self.h.nbytes
 
 
-def branch_macs(params: StateSpaceParams, width: int, out: int) -> int:
+def branch_macs(p: StateSpaceParams, width: int, out: int) -> int:
     """MACs of a branch for one token: products and scan."""
-    return sum(k * n for k, n in products(params, width, out).values()) + scan_macs(params, width)
+    return sum(k * n for k, n in products(p, width, out).values()) + scan_macs(p, width)
 
 
 class HistoryBranch:

@@ -226,16 +226,15 @@ def _texts(reports: list[tuple[str, dict]]) -> dict:
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
-SIMULATION = tuple(
-    ("embedded", f"simulate {words}")
-    for words in (
-        "limits --select world:resv-buckets",
-        "engines --select world:resv-buckets -p clusters=2048",
-        "policies",
-    )
+SIMULATION = (
+    ("embedded", "simulate limits --select world:resv-buckets"),
+    ("embedded", "simulate engines --select world:resv-buckets -p clusters=2048"),
+    ("embedded", "simulate policies"),
 )
-POLICIES = "flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid"
-FLEET = f"fleet --platform edge,server --policy {POLICIES} --streams 1,4"
+FLEET = (
+    "fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
+    "--streams 1,4"
+)
 TEXT = "stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
 MEASURED = {
     "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),

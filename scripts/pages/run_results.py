@@ -6,6 +6,8 @@ from collections.abc import Callable
 from scripts.pages.anchor_table import markdown, summary
 from scripts.pages.markdown import table
 from sim.evaluation.paper_points import AGREE, DIFFER, Number
+from sim.system.passes import MARK
+from sim.system.selection import PUBLISHED
 
 SHOWN = 4  # tables of the run in the README
 
@@ -51,9 +53,9 @@ def engines(known: dict) -> str:
 
 
 def frames(known: dict) -> str:
-    """The README's plot of a frame's time against cached tokens: of FlexGen, V-Rex as published, and the default."""
+    """The README's plot of a frame's time against cached tokens: FlexGen, V-Rex as published, the default."""
     rows = {name: cells for name, _, *cells in known["simulation"]["policies"]["rows"]}
-    lines = [[_milliseconds(x) for x in rows[name][:3]] for name in ("flexgen", "resv-buckets", "resv")]
+    lines = [[int(x.removesuffix(MARK)) for x in rows[name][:3]] for name in ("flexgen", PUBLISHED, "resv")]
     top = -(-max(map(max, lines)) // 100) * 100
     return "\n".join(
         [
@@ -67,11 +69,6 @@ def frames(known: dict) -> str:
             "```",
         ]
     )
-
-
-def _milliseconds(cell: str) -> int:
-    """The time in a cell, which may have a mark behind it."""
-    return int(cell.partition(" ")[0])
 
 
 def fleet(known: dict) -> str:
@@ -88,9 +85,8 @@ def fleet(known: dict) -> str:
 
 
 def _hours(day: dict) -> str:
-    """Hours, with a mark if the tables were full before."""
-    full = " *" if day["room"] < day["hours"] else ""
-    return (f"{day['hours']:.2f}" if day["hours"] < 1 else f"{day['hours']:.3g}") + full
+    hours = f"{day['hours']:.2f}" if day["hours"] < 1 else f"{day['hours']:.3g}"
+    return hours + MARK * (day["room"] < day["hours"])
 
 
 MEANING = {
@@ -175,8 +171,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     run = known["verify"]["tables"]
     cycles, refused = run[0]["cycles"], sum(t["refused"] for t in run)
     times = {name: cells for name, _, *cells in known["simulation"]["policies"]["rows"]}
-    rates = (1e3 / _milliseconds(times[name][1]) for name in ("resv-buckets", "resv", "flexgen"))
-    published, default, slow = (f"{rate:.1f}" for rate in rates)
+    slow, published, fast = (1e3 / int(times[name][1].removesuffix(MARK)) for name in ("flexgen", PUBLISHED, "resv"))
     found, others = evaluated(known)
     count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
     near = sum(count[v] for v in AGREE)
@@ -199,5 +194,5 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("anchors.md", f"hybrid memory paper: {summary(others)}."),
         ("README.md", f"share four contexts in one run of {cycles:,} cycles."),
         ("README.md", f"RTL and model refuse the same {refused:,} keys."),
-        ("README.md", f"{published} and {default} instead of {slow} frames a second at 40K."),
+        ("README.md", f"{published:.1f} and {fast:.1f} instead of {slow:.1f} frames a second at 40K."),
     ]

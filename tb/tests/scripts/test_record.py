@@ -17,7 +17,7 @@ from scripts.simulate import system_options
 from sim.evaluation import paper_limits
 from sim.evaluation.fleet import Device, day
 from sim.evaluation.other_policies import PROFILES, policies
-from sim.system.platforms import EDGE, SERVER
+from sim.system.platforms import EDGE, SERVER, platform
 from sim.system.timeline import Point
 from sim.system.workload import Decoder
 from tb.library.runner import ROOT
@@ -75,17 +75,17 @@ def test_a_figure_changed_by_hand_is_found(tmp_path):
 
 
 def test_simulated_tables_are_todays(monkeypatch):
-    """Cells of each recorded table, simulated again: both platforms at 40K, the paper's DRE with 16 streams."""
-    kept, shares = KEPT["simulation"]["figures"], system_options.selection("world", "resv", Decoder())
+    """Cells of each recorded table, simulated again: both platforms at 40K, the paper's DRE with four streams."""
+    kept, shares = KEPT["simulation"]["figures"], system_options.selection("world:resv-buckets", "resv", Decoder())
     at, own = Point(40960), {"edge": EDGE, "server": SERVER}
     monkeypatch.setattr(paper_limits, "platforms", lambda: own)
     column = kept["limits"]["columns"].index("40K")
     cells = {row[0]: row[column] for row in kept["limits"]["rows"]}
     assert dict(paper_limits.limits(at, shares, (40960,)).rows).items() <= cells.items()
     monkeypatch.setattr(paper_limits, "ENGINES", paper_limits.ENGINES[1:2])
-    found = paper_limits.engines(at, shares, (16,)).rows
-    assert set(found) <= {(*row[:3], row[-1]) for row in kept["engines"]["rows"]}
-    some = {name: PROFILES[name] for name in ("flexgen", "hybrid", "resv")}
+    found = paper_limits.engines(at, shares, (4,), tuple(platform(name, None, ["clusters=2048"]) for name in own)).rows
+    assert set(found) <= {(*row[:3], row[4]) for row in kept["engines"]["rows"]}
+    some = {name: PROFILES[name] for name in ("flexgen", "hybrid", "resv-buckets")}
     columns = [kept["policies"]["columns"].index(name) for name in ("policy", "cache", "frame 40K", "token 40K")]
     rows = {tuple(row[c] for c in columns) for row in kept["policies"]["rows"]}
     assert {row[:-1] for row in policies(EDGE, some, (40960,)).rows} <= rows

@@ -5,6 +5,7 @@ invariant and the first state has it, then no number of calls breaks it: the pro
 size. Faulty classes show that each invariant can fail.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import combinations, permutations, product
@@ -268,7 +269,7 @@ def test_the_policy_attends_to_its_choice_whatever_it_guessed(monkeypatch):
         for mask, reason in ((guess, "prefetch"), (chosen, "fetch")):
             own = mask[None]
             monkeypatch.setattr(layer, "retrieve", lambda q, own=own: Retrieved([], [], [], [own[0]], own, own))
-            keep = policy._retrieve(1, np.zeros((1, 1, 4), np.float32), reason)
+            keep = policy._retrieve(1, np.zeros((1, 1, 4), np.float32), reason, Counter())
         assert (keep[0] == chosen).all()
         block = Block(1, "frame", 3, 4)
         assert not (keep & ~policy.store.readable(1, block)).any()
