@@ -164,7 +164,7 @@ class Sequencer(Unit):
         """Takes START, and stops all engines after a fault."""
         host, code = self.host.payload, program.code
         m.d.comb += [
-            self.host.ready.eq(~(program.running & (host.op == START))),
+            self.host.ready.eq(~(program.running & self.host.valid & (host.op == START))),
             program.starts.eq(self.host.valid & (host.op == START) & ((code == Status.IDLE) | (code == Status.DONE))),
             self.stop.eq(code >= Status.OPCODE),
         ]

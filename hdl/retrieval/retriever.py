@@ -160,13 +160,13 @@ class Retriever(Unit):
                 with m.If(self.order.ready):
                     m.next = "RESULT"
             with m.State("RESULT"):
-                m.d.comb += self.t.ready.eq(work.works & (self.t.payload.op != JOIN))
-                with m.If(self.t.ready & self.t.valid):
+                m.d.comb += self.t.ready.eq(work.works & self.t.valid & (self.t.payload.op != JOIN))
+                with m.If(self.t.ready):
                     m.d.sync += to.count.eq(self.t.payload.clusters)
                     m.next = "REPLY"
             with m.State("REPLY"):
-                m.d.comb += self.w.ready.eq(work.works & (self.w.payload.op != APPEND))
-                with m.If(self.w.ready & self.w.valid):
+                m.d.comb += self.w.ready.eq(work.works & self.w.valid & (self.w.payload.op != APPEND))
+                with m.If(self.w.ready):
                     m.next = "LEVEL"
                     if p.dre.wtu.budget:
                         with m.If(work.work.action != Retrieve.CLEAR):
@@ -240,8 +240,8 @@ class Retriever(Unit):
 
     def _take_cluster(self, m: Module, work: "_Work", to: "_Registers") -> None:
         t = self.t.payload
-        m.d.comb += self.t.ready.eq(work.works & (t.op == JOIN))
-        with m.If(self.t.valid & self.t.ready):
+        m.d.comb += self.t.ready.eq(work.works & self.t.valid & (t.op == JOIN))
+        with m.If(self.t.ready):
             m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(t.clusters)]
             m.next = "SET"
 
@@ -303,12 +303,12 @@ class Retriever(Unit):
             copies.payload.src.eq(b.addr),
             copies.payload.dst.eq(at),
             work.length.eq(size),
-            self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
+            self.b.ready.eq(works & self.b.valid & ((copies.ready & fits) | b.empty)),
             work.fetched.eq(copies.valid & copies.ready),
         ]
         with m.If(work.fetched):
             m.d.sync += [at.eq(at + size), room.eq(room - b.bytes)]
-        with m.If(self.b.valid & self.b.ready & b.last):
+        with m.If(self.b.ready & b.last):
             m.next = "END"
 
     def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:

@@ -65,15 +65,16 @@ class CountRing(wiring.Component):
         read = Signal(bits + 1)  # place of the counts of the next word of scores
         keep = Signal()  # the context fits
         held = Signal()  # the memory shows the counts of the next word of scores
-        starts = comb(m, "starts", c.valid & c.payload.first & self.idle)
+        first = comb(m, "first", c.valid & c.payload.first)
+        starts = comb(m, "starts", first & self.idle)
         full = comb(m, "full", (write ^ read) == 1 << bits)
         behind = comb(m, "behind", Mux(self.rewind & keep, 0, self._behind(m, read, "behind_read")))
         read_at = comb(m, "read_at", Mux(self.take, behind, read))
         some = comb(m, "some", read_at != write)
-        m.d.comb += c.ready.eq(Mux(c.payload.first, self.idle, ~full))
+        m.d.comb += c.ready.eq(Mux(first, self.idle, ~full))
         writes = comb(m, "writes", c.valid & c.ready)
         reads = comb(m, "reads", some & ~writes & (self.take | ~held))
-        write_at = comb(m, "write_at", Mux(c.payload.first, 0, write))
+        write_at = comb(m, "write_at", Mux(first, 0, write))
         m.d.comb += [
             ram.en.eq(writes | reads),
             ram.write.eq(writes.replicate(p.n_w)),

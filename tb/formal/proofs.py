@@ -29,6 +29,7 @@ from tb.formal import (
 )
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
+from tb.formal.idle_proof import shown
 from tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
@@ -145,22 +146,40 @@ class Verdict:
         return self.kind == "unbounded" or self.kind.endswith("cycles")
 
 
+def _on_ready(unit: wiring.Component) -> list[str]:
+    return [f"{out} depends on {', '.join(sorted(names))}" for out, names in waiting(unit).items() if names]
+
+
+def _on_idle(unit: wiring.Component) -> list[str]:
+    return [f"{out} shows it" for out in sorted(shown(unit))]
+
+
 @dataclass(frozen=True)
 class Independence:
-    """The claim that no `valid` and no payload of `unit` depends on a `ready` of the same cycle."""
+    """The claim that outputs of `unit` do not depend on some inputs of the same cycle.
+
+    search : finds the outputs that do
+    """
 
     unit: str
     size: str
     make: Callable[[], wiring.Component]
-    claim: str = "no offer depends on ready"
+    claim: str
+    search: Callable[[wiring.Component], list[str]]
+    engine: str
 
     def judge(self, limit: int = LIMIT) -> Verdict:
-        """Decide it from the netlist, without a solver."""
+        """Decide it in a time that has no limit."""
         start = time.monotonic()
-        found = {out: names for out, names in waiting(self.make()).items() if names}
-        kind = "broken" if found else "unbounded"
-        note = "; ".join(f"{out} depends on {', '.join(sorted(names))}" for out, names in found.items())
-        return Verdict(self.unit, self.claim, self.size, kind, "netlist", time.monotonic() - start, note=note)
+        found = self.search(self.make())
+        kind, note = "broken" if found else "unbounded", "; ".join(found)
+        return Verdict(self.unit, self.claim, self.size, kind, self.engine, time.monotonic() - start, note=note)
+
+
+INDEPENDENT: dict[str, tuple[Callable[[wiring.Component], list[str]], str]] = {
+    "no offer depends on ready": (_on_ready, "netlist"),
+    "no idle payload shows": (_on_idle, "sat"),
+}
 
 
 @dataclass(frozen=True)
@@ -406,11 +425,10 @@ def _wtus() -> Iterator[tuple[str, WtuParams]]:
 
 
 def _independence() -> Iterator[Independence]:
-    for unit in ALL:
-        if unit == "wtu":
-            yield from (Independence(unit, size, partial(unit_of, unit, p)) for size, p in _wtus())
-        else:
-            yield Independence(unit, "", partial(unit_of, unit))
+    for claim, how in INDEPENDENT.items():
+        for unit in ALL:
+            for size, p in _wtus() if unit == "wtu" else (("", None),):
+                yield Independence(unit, size, partial(unit_of, unit, p), claim, *how)
 
 
 def _equality() -> Iterator[Equality]:

@@ -19,12 +19,12 @@ from amaranth.lib.wiring import In, Out
 
 from tb.library.yosys import run_yosys
 
-_AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b))valid")
+_AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b)|\w*axis_\w_t)valid")
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A stream, or a channel of an AXI4 port; `given` if the unit drives it."""
+    """A stream, or a channel of an AXI4 or AXI-Stream port; `given` if the unit drives it."""
 
     name: str
     given: bool
@@ -47,7 +47,7 @@ def ports(unit: wiring.Component) -> dict[str, tuple[wiring.Flow, Value]]:
 
 
 def channels(unit: wiring.Component) -> Iterator[Channel]:
-    """Every stream of a unit, also in arrays and bundles, and every channel of its AXI4 ports."""
+    """Every stream of a unit, also in arrays and bundles, and every channel of its AXI4 and AXI-Stream ports."""
     found = ports(unit)
     for name, (flow, valid) in found.items():
         axi = _AXI.fullmatch(name)
