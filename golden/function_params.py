@@ -239,3 +239,4 @@ READINGS = {
     "buckets": replace(_PAPER, scope="head", selection="buckets"),  # exp scores, the equal buckets of section V-B
     "first": replace(_PAPER, scope="head", join="first"),  # as exact, but a token joins the first cluster under th_hd
 }
+OF_HARDWARE = ("resv", "exact", "buckets")  # readings with a table per KV head that hardware computes

@@ -15,6 +15,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 from golden.function_params import ParamError, check, described
+from golden.text_files import check_regular, read_text
 from hdl.params import PRESETS, SystemParams, flat, override, preset
 
 SUFFIX = ".toml"
@@ -25,10 +26,15 @@ _HEAD = """# A design of OpenVRex, for --design of vrex generate, verify, synth,
 
 def load(name: str) -> SystemParams:
     """Loads the parameters of a preset, or of a design file. Raises: `ParamError`, which names the file."""
+    try:
+        if name not in PRESETS:
+            check_regular(Path(name))
+    except ValueError as e:
+        raise ParamError(f"{name}: {e}") from None
     if not name.endswith(SUFFIX):
         return preset(name)
     try:
-        found = tomllib.loads(Path(name).read_text())
+        found = tomllib.loads(read_text(Path(name)))
     except OSError as e:
         raise ParamError(f"{name}: cannot be read ({e.strerror}); `vrex presets --save` writes a design file") from None
     except ValueError as e:

@@ -20,7 +20,7 @@ from amaranth.lib import wiring
 from golden.atomic_files import replacing
 from golden.function_params import check
 from hdl.assertions import assertions
-from hdl.header import ONE_FILE, header
+from hdl.header import LICENCE, ONE_FILE, VERSION, above, command_line, header
 from hdl.leaf import Leaves, elaborated
 from hdl.memory import bodies
 from hdl.params import SystemParams, part_of, reset_cycles, stated
@@ -145,8 +145,12 @@ def emit(
     options = [f"--prefix {prefix}"] * bool(prefix) + ["--no-memory-bodies"] * (not memory_bodies)
     options += [f"--language {language}"] * (language != Language.VERILOG2005)
     options += ["--source-lines"] * lines
-    verilog = header(component, unit, top, ALL[unit][2], options, ports(component), verilog) + verilog
+    command = command_line(f"vrex generate {unit}", params, ALL[unit][2], options)
+    verilog = header(component, top, ALL[unit][2], command, ports(component), verilog) + verilog
     manifest = {
+        "license": LICENCE,
+        "version": VERSION,
+        "command": command,
         "unit": unit,
         "top": top,
         "language": language.value,
@@ -162,10 +166,9 @@ def emit(
         "states": list(_states(writer, top)),
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }
-    left_out = (
-        f"// Memories of {top}, which OpenVRex generated.\n{ONE_FILE}{boxes}" if boxes and not memory_bodies else ""
-    )
+    left_out = f"{above(command)}// Memories of {top}.\n{ONE_FILE}{boxes}" if boxes and not memory_bodies else ""
     checks = assertions(writer, top, tuple(unit_class(name) for name in ALL)) if checked else ""
+    checks = above(f"{command} --assertions") + checks if checked else ""
     return Emitted(verilog, top, manifest, left_out, checks)
 
 

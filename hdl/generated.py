@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from golden.function_params import ParamError, check
+from golden.text_files import read_text
 from hdl.emit import ALL, Emitted
 from hdl.writer.circt import Language
 
@@ -16,13 +17,13 @@ SHARED = ("n_ctx", "clusters", "count_bits", "token_bits")  # the same in all un
 def read(folder: Path) -> Emitted:
     """Reads the unit in the folder, edited or not. Raises: `ParamError` for a folder without one."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads(read_text(folder / MANIFEST))
         top, unit = manifest["top"], manifest["unit"]
         check(isinstance(manifest["params"], dict) and unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
         file = folder / f"{top}{Language(manifest['language']).suffix}"
         apart = folder / f"{top}_memories.v"  # of `--no-memory-bodies`: black boxes, or the macros in their place
-        memories = apart.read_text() if apart.exists() else ""
-        return Emitted(file.read_text() + memories, top, manifest, memories)
+        memories = read_text(apart) if apart.exists() else ""
+        return Emitted(read_text(file) + memories, top, manifest, memories)
     except OSError as e:
         raise ParamError(f"{e.filename}: cannot be read ({e.strerror}); `vrex generate` writes it") from None
     except (ValueError, KeyError, TypeError) as e:

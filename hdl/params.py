@@ -10,6 +10,8 @@ from golden.arithmetic.vector import VectorFormat
 from golden.function_params import (
     BUDGET_BITS,
     FEATURES,
+    OF_HARDWARE,
+    READINGS,
     SELECTIONS,
     DotFormat,
     ParamError,
@@ -304,6 +306,15 @@ class DreParams:
     wtu: WtuParams = field(default_factory=WtuParams)
     kvmu: KvmuParams = field(default_factory=KvmuParams)
     table: TableParams = field(default_factory=TableParams)
+    reading: str = parameter(
+        "resv",
+        "reading of ReSV that gives Th_hd, the ratio and centred or raw hash bits, which software sets",
+        choices=OF_HARDWARE,
+        optional=True,
+    )
+
+    def __post_init__(self):
+        check_parameters(self)
 
     def joined(self) -> "DreParams":
         """These parameters; `ParamError` if the units do not fit together."""
@@ -340,9 +351,11 @@ class DreParams:
         )
 
     def function(self) -> ReSVParams:
-        """The function parameters that this hardware fixes; the others keep their defaults."""
+        """The function parameters that this hardware fixes; the others are those of its reading."""
         self.joined()
-        return ReSVParams(
+        of = READINGS[self.reading]
+        return replace(
+            of,
             n_hp=self.hcu.n_hp,
             max_clusters=self.hcu.clusters,
             count_bits=self.kvmu.count_bits,
@@ -350,7 +363,7 @@ class DreParams:
             selection=self.wtu.selection,
             n_buckets=self.wtu.n_buckets,
             recent=self.kvmu.recent,
-            th_hd=ReSVParams().th_hd_of(self.hcu.n_hp),
+            th_hd=of.th_hd_of(self.hcu.n_hp),
         )
 
 
@@ -538,6 +551,16 @@ class SystemParams:
         check_parameters(self)
 
 
+# V-Rex as published: section V-B's buckets with early exit, the 1,024 clusters that 20.125 KB of DRE memory hold,
+# Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
+_VREX = CoreParams(
+    DreParams(
+        hcu=HcuParams(clusters=1024),
+        wtu=WtuParams(clusters=1024, selection="buckets"),
+        kvmu=KvmuParams(clusters=1024),
+        reading="buckets",
+    )
+)
 PRESETS = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.
@@ -593,6 +616,9 @@ PRESETS = {
         ),
         mask=MaskParams(residuals=True),
     ),
+    "vrex1": SystemParams(_VREX),
+    "vrex8": SystemParams(_VREX, cores=8),
+    "vrex48": SystemParams(_VREX, cores=48),
 }
 
 

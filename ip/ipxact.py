@@ -9,18 +9,18 @@ from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, MemNode
 
 from hdl.emit import Emitted
-from hdl.params import CoreParams
+from hdl.params import CoreParams, MaskParams
 from ip.shell import VENDOR, VERSION, Interface, interfaces, top_module, top_ports
 
 _SPACE = "http://www.accellera.org/XMLSchema/IPXACT/1685-2014"
 _BITS = 32  # width of the AXI4-Lite bus; no register of the description is wider
 
 
-def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams, path: Path, version: str) -> None:
+def ipxact(top: AddrmapNode, emitted: Emitted, p: CoreParams | MaskParams, path: Path, version: str) -> None:
     """Writes the component to `path`, with the ports of the shell and the registers of the address map `top`.
 
     The component has the name of the unit's module. The bus writes a register of 64 bits in halves, so it becomes two
-    registers: `<name>_low` and, if its field reaches so far, `<name>_high`. A window becomes an array of registers,
+    registers: `<name>_low` and, if it has a field there, `<name>_high`. A window becomes an array of registers,
     because IP-XACT has no window in an address block.
     """
     printer, top.env.msg.printer = top.env.msg.printer, _Quiet()
@@ -77,21 +77,22 @@ def _halve(parent: ET.Element) -> None:
         if child.tag == f"{{{_SPACE}}}registerFile":
             _halve(child)
         elif child.tag == f"{{{_SPACE}}}register" and int(_find(child, "size").text) > _BITS:
-            reaches = _number(_find(child, "field", "bitWidth")) > _BITS
-            parent[index : index + 1] = [_half(child, 0), *([_half(child, 1)] if reaches else [])]
+            halves = [_half(child, 0), _half(child, 1)]
+            parent[index : index + 1] = [half for half in halves if half.find(f"{{{_SPACE}}}field") is not None]
 
 
 def _half(register: ET.Element, upper: int) -> ET.Element:
-    """The lower or upper word of a register whose only field begins at bit 0."""
+    """The lower or upper word of a register, with its own fields."""
     half = deepcopy(register)
     _find(half, "name").text += "_high" if upper else "_low"
     _find(half, "addressOffset").text = f"'h{_number(_find(half, 'addressOffset')) + upper * _BITS // 8:x}"
     _find(half, "size").text = str(_BITS)
-    width = _find(half, "field", "bitWidth")
-    width.text = str(_number(width) - _BITS if upper else min(_BITS, _number(width)))
-    reset = _find(half, "field", "resets", "reset", "value")
-    if reset is not None:
-        reset.text = f"'h{_number(reset) >> upper * _BITS & (1 << _BITS) - 1:x}"
+    for field in half.findall(f"{{{_SPACE}}}field"):
+        offset = _find(field, "bitOffset")
+        if _number(offset) // _BITS == upper:
+            offset.text = str(_number(offset) % _BITS)
+        else:
+            half.remove(field)
     return half
 
 
@@ -185,9 +186,12 @@ def _file_sets(emitted: Emitted) -> ET.Element:
     """The files of the package: Verilog and SDC."""
     top = top_module(emitted)
     sets = {
-        "rtl": [(f"{name}.v", "verilogSource") for name in (emitted.top, top)],
+        "rtl": [(emitted.file, _kind(emitted.file)), (f"{top}.v", "verilogSource")],
         "constraints": [(f"{top}.sdc", "SDC")],
     }
+    for name, text in (("memories.v", emitted.memories), ("assertions.sv", emitted.assertions)):
+        if text:  # black boxes, which macros replace; rules to bind
+            sets[name.partition(".")[0]] = [(f"{emitted.top}_{name}", _kind(name))]
     return _element(
         "fileSets",
         *(
@@ -199,3 +203,7 @@ def _file_sets(emitted: Emitted) -> ET.Element:
             for name, files in sets.items()
         ),
     )
+
+
+def _kind(file: str) -> str:
+    return "systemVerilogSource" if file.endswith(".sv") else "verilogSource"

@@ -2,81 +2,117 @@
 
 import hashlib
 import tempfile
-from importlib.metadata import version
+from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 
 from golden.function_params import check
-from hdl.emit import emit
-from hdl.params import CLOCK, PRESETS, CoreParams, bits_for
+from hdl.emit import ALL, Emitted, emit
+from hdl.header import VERSION, command_line, origin
+from hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
 from hdl.shells.register_block import RDL, address_map, description
-from ip.address_map import header, html
+from hdl.writer.circt import Language
+from ip.address_map import header
 from ip.fusesoc import core_file, synth_script
 from ip.ipxact import ipxact
+from ip.origin import stamped
 from ip.package_datasheet import sheet
+from ip.register_page import page
 from ip.shell import TOPS, constraints, shell, stub, top_module
+from ip.software import sources
 from ip.table_header import table_header
 
-HERE = Path(__file__).resolve().parent
 PERIOD = 1e9 / CLOCK  # ns
 
 
-def configuration(p: CoreParams) -> str:
-    """A unique name for the parameters: the preset with this core, else a hash."""
-    names = (name for name, system in PRESETS.items() if system.core == p)
+def configuration(p: CoreParams | MaskParams) -> str:
+    """A unique name for the parameters: the first preset that has them, else a hash."""
+    names = (name for name, system in PRESETS.items() if p in (system.core, system.mask))
     values = repr(p)
     # Optional hardware that is absent does not rename a package.
-    for off in (", features=''", ", budget=False", ", to_register=False"):
+    for off in (", features=''", ", budget=False", ", to_register=False", ", reading='resv'"):
         values = values.replace(off, "")
     return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 
 
-def write(unit: str, p: CoreParams, folder: Path, period: float = PERIOD, prefix: str | None = None) -> list[Path]:
-    """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
+@dataclass(frozen=True)
+class Options:
+    """How a package is written, besides its parameters.
 
-    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
-    HTML, IP-XACT and SystemRDL, and the tables in memory as C header. The package of a core also holds its driver and
-    an example SoC. Other files in the folder stay.
-
-    unit : key of `ip.shell.TOPS`
     period : clock period of the SDC (ns)
     prefix : begins the name of every module and of the package. The default is `configuration`, so that packages of
         several configurations fit into one design
+    memory_bodies, language, checked : as for `hdl.emit.emit`
+    """
+
+    period: float = PERIOD
+    prefix: str | None = None
+    memory_bodies: bool = True
+    language: Language = Language.VERILOG2005
+    checked: bool = False
+
+    def __post_init__(self):
+        check(self.period > 0, "period", self.period, "must be more than 0 ns")
+
+    def emit(self, unit: str, p: CoreParams | MaskParams) -> Emitted:
+        """The unit of the package."""
+        prefix = configuration(p) if self.prefix is None else self.prefix
+        return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked)
+
+    def command(self, unit: str, p: CoreParams | MaskParams) -> str:
+        """The command that writes the package."""
+        options = [] if self.prefix is None else [f"--prefix '{self.prefix}'"]
+        options += [f"--period {self.period:g}"] * (self.period != PERIOD)
+        options += ["--no-memory-bodies"] * (not self.memory_bodies)
+        options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)
+        options += ["--assertions"] * self.checked
+        return command_line(f"vrex ip {unit}", p, ALL[unit][2], options)
+
+
+def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Options()) -> list[Path]:  # noqa: B008
+    """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
+
+    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
+    page, IP-XACT and SystemRDL, the tables in memory as C header, driver, example SoC and the licence. Every file names
+    licence, release and command. Other files in the folder stay.
+
+    unit : key of `ip.shell.TOPS`
 
     Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, and a prefix that is no name.
     """
     check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
-    check(period > 0, "period", period, "must be more than 0 ns")
-    registers, release = address_map(unit, p), version("openvrex")
-    emitted = emit(unit, p, configuration(p) if prefix is None else prefix)
+    registers, command = address_map(unit, p), how.command(unit, p)
+    emitted = how.emit(unit, p)
     name, top = emitted.top, top_module(emitted)
     folder.mkdir(parents=True, exist_ok=True)
-    out = []
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
         new = Path(part)
-        emitted.write(new)
+        own = emitted.write(new)
         texts = {
             f"{top}.v": shell(emitted, p),
             f"{top}_stub.v": stub(emitted, p),
-            f"{top}.sdc": constraints(emitted, period),
-            f"{name}.core": core_file(emitted, p, bits_for(registers.size), release),
-            f"{name}.md": sheet(emitted, p, release),
+            f"{top}.sdc": constraints(emitted, how.period),
+            f"{name}.core": core_file(emitted, p, bits_for(registers.size), VERSION),
             "synth.ys": synth_script(emitted),
             RDL.name: description(unit, p),
+            **sources(emitted),
         }
-        if unit == "core_ip":
-            sources = [*(HERE / "driver").glob("*.[ch]"), *(HERE / "example").iterdir()]
-            texts |= {f.relative_to(HERE).as_posix(): f.read_text() for f in sources}
-            soc = "example/openvrex_soc.v"
-            texts[soc] = texts[soc].replace(f"  {TOPS[unit]} ", f"  {top} ")
         for path, text in texts.items():
             (new / path).parent.mkdir(exist_ok=True)
             (new / path).write_text(text)
         header(registers, new / f"{unit}.h")
-        table_header(p.dre.layout(), unit, new / f"{unit}_tables.h", p.dre.kvmu.kv4_group)
-        ipxact(registers, emitted, p, new / f"{name}.xml", release)
-        html(registers, new / "html")
-        for file in sorted(f for f in new.rglob("*") if f.is_file()):
-            target = folder / file.relative_to(new)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            out.append(file.replace(target))
-    return out
+        if isinstance(p, CoreParams):
+            table_header(p.dre.layout(), unit, new / f"{unit}_tables.h", p.dre.kvmu.kv4_group)
+        ipxact(registers, emitted, p, new / f"{name}.xml", VERSION)
+        for file in {f for f in new.rglob("*") if f.is_file()} - set(own):
+            file.write_text(stamped(file.name, file.read_text(), command))
+        # These tell it in words.
+        (new / f"{name}.md").write_text(sheet(emitted, p, command))
+        (new / "registers.html").write_text(page(registers, top, origin(command)))
+        (new / "LICENSE").write_text(distribution("openvrex").read_text("licenses/LICENSE") or "")
+        return [_moved(file, folder / file.relative_to(new)) for file in sorted(new.rglob("*")) if file.is_file()]
+
+
+def _moved(file: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return file.replace(target)

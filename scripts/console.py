@@ -13,7 +13,7 @@ from amaranth.hdl import UnusedElaboratable
 from rich.console import Console
 from rich.text import Text
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import RATIO, ReSVParams, check
 from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of
@@ -22,7 +22,7 @@ from synth import flow
 from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 160)
+out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 
@@ -76,21 +76,32 @@ Trace = Annotated[
 Tests = Annotated[Path, typer.Option("--tests", help="Results of a test run (JUnit XML), which `make test` writes.")]
 # How ReSV selects on a trace.
 Queries = Annotated[int, typer.Option("--queries", min=1, help="Number of frames, the last ones, that select tokens.")]
+# None: as the design's reading says (`DreParams.reading`).
 ThHd = Annotated[
     int | None,
     typer.Option(
         "--th-hd",
         min=0,
-        help="Th_hd: a key joins a cluster at a Hamming distance below it; at most n_hp + 1; "
-        f"default {ReSVParams.th_hd} of 32 bits.",
+        help="Th_hd: a key joins a cluster at a Hamming distance below it; at most n_hp + 1. By default "
+        f"the design's reading gives it ({ReSVParams.th_hd} of 32 bits in most presets).",
     ),
 ]
 Ratio = Annotated[
-    float,
-    typer.Option("--ratio", min=0, max=1, help="Th_r-wics: share of a row's weighted sum that the selection covers."),
+    float | None,
+    typer.Option(
+        "--ratio",
+        min=0,
+        max=1,
+        help="Th_r-wics: share of a row's weighted sum that the selection covers. By default the design's reading "
+        f"gives it ({RATIO} in most presets).",
+    ),
 ]
 Centre = Annotated[
-    bool, typer.Option("--centre/--no-centre", help="Take hash bits from the first frame's mean key, or from zero.")
+    bool | None,
+    typer.Option(
+        "--centre/--no-centre",
+        help="Take hash bits from the first frame's mean key, or from zero. By default as the design's reading says.",
+    ),
 ]
 # Where the tasks of a sweep or a fleet run.
 Workers = Annotated[
@@ -187,11 +198,11 @@ def chosen(
     return unit, chosen, made
 
 
-def function(p: DreParams, th_hd: int | None, ratio: float, centre: bool) -> ReSVParams:
-    """The function parameters of the hardware, with the thresholds of a run. Raises: `ParamError`."""
-    own = p.function()
-    near = own.th_hd if th_hd is None else th_hd
-    return replace(own, th_hd=near, ratio_q16=round(ratio * 65536), centre=centre)
+def function(p: DreParams, th_hd: int | None, ratio: float | None, centre: bool | None) -> ReSVParams:
+    """The function parameters of a design, with those of a run that are not None. Raises: `ParamError`."""
+    q16 = None if ratio is None else round(ratio * 65536)
+    given: dict[str, Any] = {"th_hd": th_hd, "ratio_q16": q16, "centre": centre}
+    return replace(p.function(), **{name: value for name, value in given.items() if value is not None})
 
 
 def own_folder(folder: Path | None, default: Path, top: str) -> Path:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from synth import nldm
-from synth.liberty import Library, SynthError, blank_comments, evaluate
-from synth.nldm import Group, Table
+from synth.liberty import Library, SynthError, evaluate
+from synth.liberty_text import Group, number
+from synth.nldm import Table
 
 _NANOWATTS = {"fw": 1e-6, "pw": 1e-3, "nw": 1.0, "uw": 1e3, "mw": 1e6}
 _NAME = r"[A-Za-z_]\w*"
@@ -119,25 +120,17 @@ def load(library: Library, names: set[str]) -> tuple[dict[str, Gate], float]:
     """
     gates: dict[str, Gate] = {}
     volts = 0.0
-    for i, path in enumerate(library.files):
-        wanted = [n for n in sorted(names) if library.cells[n].file == i]
-        if not wanted:
-            continue
-        text = library.text(i)
-        first = min(c.span[0] for c in library.cells.values() if c.file == i)
-        head = nldm.parse(blank_comments(text[:first]))
-        ps, ff = nldm.units_of(path.name, head)
+    for name in sorted(names):
+        cell = library.cells[name]
+        head, file = cell.library, cell.file
         templates = {g.args: g for g in head.of("lu_table_template", "power_lut_template")}
         power = head.attributes.get("leakage_power_unit", "1nW")
         unit = re.fullmatch(r"([\d.]+)\s*([a-z]+)", power.lower())
         if not unit or unit[2] not in _NANOWATTS:
-            raise SynthError(f"{path.name}: leakage_power_unit {power!r} is not a power such as 1nW")
+            raise SynthError(f"{file}: leakage_power_unit {power!r} is not a power such as 1nW")
         nw = float(unit[1]) * _NANOWATTS[unit[2]]
-        volts = max(volts, float(head.attributes.get("nom_voltage", 0)))
-        for name in wanted:
-            start, end = library.cells[name].span
-            cell = nldm.parse(blank_comments(text[start:end])).groups[0]
-            gates[name] = _gate(f"{path.name}: cell {name}", name, cell, templates, ps, ff, nw)
+        volts = max(volts, number(file, "nom_voltage", head.attributes.get("nom_voltage", "0")))
+        gates[name] = _gate(f"{file}: cell {name}", name, cell.group, templates, *nldm.units_of(file, head), nw)
     return gates, volts
 
 
@@ -153,12 +146,10 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
             if pin.attributes.get("direction") == "output" and "function" in pin.attributes:
                 gate.outputs[p] = _function(where, pin.attributes["function"])
             elif pin.attributes.get("direction") == "input":
-                same = pin.attributes.get("capacitance", "0")
-                caps = [float(pin.attributes.get(k, same)) for k in ("rise_capacitance", "fall_capacitance")]
-                gate.loads[p] = sum(caps) / 2 * ff
+                gate.loads[p] = sum(nldm.capacitances(where, pin)) / 2 * ff
             for group in pin.of("internal_power"):
                 # The figures of a ground pin count the charge of the supply once more, on its way out.
-                if group.attributes.get("related_pg_pin", "").strip('"') in grounds:
+                if group.attributes.get("related_pg_pin") in grounds:
                     continue
                 found = {g.kind: nldm.table_of(f"{where}, pin {p}", g, templates, ps, ff) for g in group.groups}
                 rise, fall = (_scaled(found.get(k, found.get("power")), ff / ps) for k in ("rise_power", "fall_power"))
@@ -166,17 +157,18 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
                 gate.internal.append(Internal(p, _function(where, when) if when else None, rise, fall))
     used = set(re.findall(_NAME, " ".join(ff_.attributes["next_state"] for ff_ in cell.of("ff", "ff_bank"))))
     gate.inputs = [p for p in gate.loads if p != gate.clock and (not gate.next_state or p in used)]
-    gate.leakage = _leakage(cell, grounds, nw)
+    gate.leakage = _leakage(where, cell, grounds, nw)
     return gate
 
 
-def _leakage(cell: Group, grounds: set[str], nw: float) -> float | None:
+def _leakage(where: str, cell: Group, grounds: set[str], nw: float) -> float | None:
     """Leakage in nW, as the mean over the states that the library lists; None if it lists none."""
     if "cell_leakage_power" in cell.attributes:
-        return float(cell.attributes["cell_leakage_power"]) * nw
+        return number(where, "cell_leakage_power", cell.attributes["cell_leakage_power"]) * nw
     groups = [g for g in cell.of("leakage_power") if g.attributes.get("related_pg_pin") not in grounds]
     whole = [g for g in groups if "when" not in g.attributes] or groups
-    return sum(float(g.attributes["value"]) for g in whole) / len(whole) * nw if whole else None
+    values = [number(where, "leakage_power", g.attributes.get("value", "")) for g in whole]
+    return sum(values) / len(values) * nw if whole else None
 
 
 def _scaled(table: Table | None, factor: float) -> Table | None:

@@ -179,14 +179,15 @@ def synthesise(
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(str(m.__file__)).read_text() for m in (nldm, source_names, timing))
-    asked = (macro_bits, dont_use, leaves, effort, target, unread, *outside)
+    names = tuple(p.name for p in paths) if liberty else ("openvrex",)
+    # Names and units of the library are in what is kept, so other names ask for the figures again, not for the mapping.
+    asked = (names, bool(liberty), macro_bits, dont_use, leaves, effort, target, unread, *outside)
     decides = (text, top, content, asked, mapping.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
         return found
     done, library = netlists(text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread, outside)
-    names = tuple(p.name for p in paths) if liberty else ("openvrex",)
     area = _total(top, effort, done, library, names, bool(liberty), outside)
     write_atomically(kept, json.dumps(asdict(area), indent=1).encode())
     return area
@@ -211,7 +212,7 @@ def netlists(
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     with _loading:
-        library = _library(content, tuple(paths), build, dont_use)
+        library = _library(content, tuple(paths), build.absolute(), dont_use)
     texts = {n: t for n, t in _split(text, top, (*leaves, *outside)).items() if n not in outside}
     with ThreadPoolExecutor(len(texts)) as pool:
         options = (library, content + repr(dont_use), macro_bits, effort, target)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from golden.atomic_files import write_atomically
+from synth import liberty_text
+from synth.liberty_text import Group, SynthError, libraries, number, write
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 
@@ -29,16 +31,15 @@ DONT_USE = (
 )
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|[01]|\S")
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
-_ITEM = re.compile(
-    r'\bcell\s*\(\s*"?(?P<cell>[^")\s]+)"?\s*\)\s*\{'
-    r'|\b(?P<key>area|function|dont_use)\s*:\s*"?(?P<value>[^";\n]*)'
-    r"|\b(?P<state>ff|latch|ff_bank|latch_bank|statetable)\s*\("
+_STATE = ("ff", "latch", "ff_bank", "latch_bank", "statetable")
+# Defaults of a library that change no figure here: limits, wires, corners, and what only other delay models read.
+_NO_EFFECT = re.compile(
+    r"default_((max|min)_\w+|fanout_load|wire_load\w*|operating_conditions|arc_mode|constraint_arc_mode|"
+    r"connection_class|threshold_voltage_group|power_rail|(intrinsic|slope)_(rise|fall)|\w+_res(istance)?)"
 )
-
-
-class SynthError(ValueError):
-    """A design or library that cannot be synthesised. The message names it and the fix, in one line."""
+# Defaults that would change one: `_with_defaults` applies the first three; the others must be 0.
+_APPLIED = ("default_input_pin_cap", "default_inout_pin_cap", "default_cell_leakage_power")
+_ZERO = ("default_output_pin_cap", "default_leakage_power_density")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Cell:
     functions : functions of its outputs
     state : "" for a gate, else "ff", "latch", ...
     dont_use : the file itself bars it
-    file, span : number of its file in the library, and where its text begins and ends
+    file : name of its file
+    group, library : its text, and that of its library
     """
 
     name: str
@@ -57,8 +59,9 @@ class Cell:
     functions: tuple[str, ...]
     state: str
     dont_use: bool
-    file: int
-    span: tuple[int, int]
+    file: str
+    group: Group
+    library: Group
 
     def table(self) -> tuple[int, ...] | None:
         """Truth table of a gate with one output and at most two inputs, else None. Index: the inputs as a number."""
@@ -74,7 +77,9 @@ class Cell:
 class Library:
     """Cells of one or several Liberty files that are used as one library.
 
-    files : plain-text Liberty files for Yosys
+    names : names of the files that were given
+    files : the same libraries as other tools read them, one a file (`liberty_text.write`)
+    embedded : it is this project's own library
     cells : cells by name
     unit : the cell of one gate equivalent, the smallest two-input NAND, barred from mapping or not
     inverter : the smallest inverter that mapping may use
@@ -82,16 +87,14 @@ class Library:
     timings : `nldm.CellTiming` of the cells that `nldm.load` has read so far, by name
     """
 
+    names: tuple[str, ...]
     files: tuple[Path, ...]
+    embedded: bool
     cells: dict[str, Cell]
     unit: Cell
     inverter: Cell
     barred: tuple[str, ...]
     timings: dict[str, Any] = field(default_factory=dict)
-
-    def text(self, file: int) -> str:
-        """Text of a file, to which the spans of its cells refer."""
-        return self.files[file].read_bytes().decode(errors="replace")
 
 
 def truth_table(function: str) -> tuple[int, ...] | None:
@@ -151,31 +154,45 @@ def _evaluate(tokens: list[str], env: dict) -> Any:
 
 
 def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Library:
-    """Reads and checks Liberty files (`.lib`, or `.lib.gz`, which it decompresses into `build`).
+    """Reads and checks Liberty files (`.lib` or `.lib.gz`), and writes them into `build` as other tools read them.
 
     dont_use : name patterns to bar, besides `DONT_USE` and the cells that the files themselves mark
-    Raises: `SynthError` for a file that is missing, empty, cut off or not Liberty, for a cell in two files, and for a
-    library without areas or without a usable inverter, two-input NAND or flip-flop.
+    Raises: `SynthError` for a file that is missing, empty, cut off or not Liberty, for a cell in two files, for a
+    number or a default that cannot be taken as it is, and for a library without areas or without a usable inverter,
+    two-input NAND or flip-flop.
     """
     cells: dict[str, Cell] = {}
     files = []
-    for i, path in enumerate(paths):
-        text, plain = _plain(path, build)
-        files.append(plain)
-        found = _scan(path, text, i)
+    for path in paths:
+        data = _bytes(path)
+        found: dict[str, Cell] = {}
+        for i, library in enumerate(libraries(path, data)):
+            _check_head(path, library)
+            for group in library.of("cell"):
+                cell = _cell(path, group, library)
+                if cell.name in found:
+                    raise SynthError(f"{path}: cell {cell.name} stands in it twice; keep one of them")
+                found[cell.name] = cell
+            content = hashlib.sha256(data + Path(str(liberty_text.__file__)).read_bytes()).hexdigest()[:16]
+            files.append(build / f"{path.name.removesuffix('.gz').removesuffix('.lib')}-{content}-{i}.lib")
+            if not files[-1].exists():
+                write_atomically(files[-1], "".join(write(library)).encode())
+        if not found:
+            raise SynthError(f"{path}: the Liberty file has no cells")
         twice = cells.keys() & found.keys()
         if twice:
             raise SynthError(f"{path}: cell {min(twice)} is in another library file too; give each file once")
         cells |= found
     patterns = (*DONT_USE, *dont_use)
     barred = {n for n, c in cells.items() if c.dont_use or any(fnmatch.fnmatchcase(n, p) for p in patterns)}
-    names = ", ".join(p.name for p in paths)
+    names = tuple(p.name for p in paths)
+    said = ", ".join(names)
 
     def usable(what: str, ok: Callable[[Cell], bool]) -> Cell:
         """The smallest cell that is `ok` and not barred."""
         found = [c for c in cells.values() if ok(c) and c.name not in barred]
         if not found:
-            raise SynthError(f"{names}: no usable {what} cell among {len(cells)}; add the library file that has it")
+            raise SynthError(f"{said}: no usable {what} cell among {len(cells)}; add the library file that has it")
         return min(found, key=lambda c: (c.area or 0, c.name))
 
     inverter = usable("inverter", lambda c: c.table() == (1, 0))
@@ -183,9 +200,9 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     usable("flip-flop", lambda c: c.state.startswith("ff"))
     nands = [c for c in cells.values() if c.table() == (1, 1, 1, 0) and c.area]
     if not nands:
-        raise SynthError(f"{names}: its two-input NAND has no area; use a library with areas")
+        raise SynthError(f"{said}: its two-input NAND has no area; use a library with areas")
     unit = min(nands, key=lambda c: (c.area, c.name))
-    return Library(tuple(files), cells, unit, inverter, tuple(sorted(barred)))
+    return Library(names, tuple(files), paths == [EMBEDDED], cells, unit, inverter, tuple(sorted(barred)))
 
 
 def digest(paths: list[Path]) -> str:
@@ -196,15 +213,15 @@ def digest(paths: list[Path]) -> str:
     return h.hexdigest()
 
 
-def blank_comments(text: str) -> str:
-    """A Liberty text with its comments blanked. Every other character keeps its place."""
-    return _COMMENT.sub(lambda m: " " * len(m[0]), text)
-
-
 def _bytes(path: Path) -> bytes:
-    """Content of a Liberty file. Raises `SynthError` if it cannot be read or is empty."""
+    """Content of a Liberty file, decompressed. Raises `SynthError` if it cannot be read or is empty."""
     try:
+        if path.exists() and not path.is_file():
+            raise SynthError(f"{path}: is read more than once, so it must be a regular file; save it as one")
         data = path.read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+        raise SynthError(f"{path}: damaged gzip file: {e}") from None
     except OSError as e:
         raise SynthError(f"{path}: cannot read the Liberty file: {e.strerror}") from None
     if not data:
@@ -212,66 +229,44 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _plain(path: Path, build: Path) -> tuple[str, Path]:
-    """Text of a file, and the path of its uncompressed form."""
-    data = _bytes(path)
-    if data[:2] != b"\x1f\x8b":
-        return data.decode(errors="replace"), path
-    plain = build / f"{path.name.removesuffix('.gz')}-{hashlib.sha256(data).hexdigest()[:16]}.lib"
-    try:
-        data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as e:
-        raise SynthError(f"{path}: damaged gzip file: {e}") from None
-    if not plain.exists():
-        write_atomically(plain, data)
-    return data.decode(errors="replace"), plain
+def _check_head(path: Path, library: Group) -> None:
+    """Raises `SynthError` for what changes delays or power and is not taken into account."""
+    stated = library.attributes
+    if included := library.lists.get("include_file"):
+        raise SynthError(f"{path}: includes {', '.join(included)}, which is not read; put its text into the file")
+    for name, value in stated.items():
+        if not name.startswith("default_") or _NO_EFFECT.fullmatch(name):
+            continue
+        if name not in (*_APPLIED, *_ZERO):
+            raise SynthError(f"{path}: {name} {value!r} is a default that is not known here; state it in each cell")
+        if number(str(path), name, value) and name in _ZERO:
+            raise SynthError(f"{path}: {name} {value!r} must be 0; state it in each cell")
+    for name, wanted in (("delay_model", "table_lookup"), ("slew_derate_from_library", "1")):
+        value = stated.get(name, wanted)
+        if value != wanted and not (wanted == "1" and number(str(path), name, value) == 1):
+            raise SynthError(f"{path}: {name} {value!r} must be {wanted}; use a library with NLDM tables")
 
 
-def _scan(path: Path, text: str, file: int) -> dict[str, Cell]:
-    """Cells of a file. A single pass picks the few attributes we need, as real files hold 20 MB of timing tables."""
-    text = blank_comments(text)
-    if not re.search(r"\blibrary\s*\(", text):
-        raise SynthError(f"{path}: not a Liberty file (it has no library group)")
-    depth = text.count("{") - text.count("}")
-    if depth:
-        what = f"{depth} groups are not closed, it seems cut off" if depth > 0 else f"{-depth} closing braces too many"
-        raise SynthError(f"{path}: broken Liberty file: {what}")
-    cells: dict[str, Cell] = {}
-    name: str | None = None
-    items: dict[str, Any] = {}  # attributes of the cell `name`, whose text begins at `start`
-    start = 0
-
-    def finish(end: int) -> None:
-        """Adds the cell whose text ends at `end`."""
-        if name is not None:
-            cells[name] = Cell(
-                name,
-                items.get("area"),
-                tuple(items.get("function", ())),
-                items.get("state", ""),
-                items.get("dont_use", "") == "true",
-                file,
-                (start, end),
-            )
-
-    for match in _ITEM.finditer(text):
-        if match["cell"]:
-            finish(match.start())
-            if match["cell"] in cells:
-                raise SynthError(f"{path}: cell {match['cell']} stands in it twice; keep one of them")
-            name, items, start = match["cell"], {}, match.start()
-        elif match["state"]:
-            items.setdefault("state", match["state"])
-        elif match["key"] == "area":
-            try:
-                items.setdefault("area", float(match["value"]))
-            except ValueError:
-                raise SynthError(f"{path}: cell {name}: area {match['value']!r} is not a number") from None
-        elif match["key"] == "function":
-            items.setdefault("function", []).append(match["value"])
-        else:
-            items["dont_use"] = match["value"].strip()
-    finish(len(text))
-    if not cells:
-        raise SynthError(f"{path}: the Liberty file has no cells")
-    return cells
+def _cell(path: Path, group: Group, library: Group) -> Cell:
+    """The cell that `group` states, with the library's defaults."""
+    name = group.args[0] if group.args else ""
+    where = f"{path}: cell {name}"
+    own, pins = group.attributes, [p for g in (group, *group.of("bus", "bundle")) for p in g.of("pin")]
+    for pin in pins:
+        stated = pin.attributes
+        default = library.attributes.get(f"default_{stated.get('direction')}_pin_cap")
+        if default and stated["direction"] != "output" and not any(k.endswith("capacitance") for k in stated):
+            stated["capacitance"] = default
+    leakage = library.attributes.get("default_cell_leakage_power")
+    if leakage and not group.of("leakage_power"):
+        own.setdefault("cell_leakage_power", leakage)
+    return Cell(
+        name,
+        number(where, "area", own["area"]) if "area" in own else None,
+        tuple(p.attributes["function"] for p in pins if "function" in p.attributes),
+        next((g.kind for g in group.of(*_STATE)), ""),
+        own.get("dont_use", "").lower() == "true",
+        path.name,
+        group,
+        library,
+    )

@@ -83,6 +83,8 @@ def recipe(effort: str, target: float | None) -> tuple:
     return (
         _script(effort, target),
         (HERE / "worker.py").read_text(),
+        (HERE / "liberty.py").read_text(),
+        (HERE / "liberty_text.py").read_text(),
         _READ,
         _LEGAL,
         _FLOPS,
@@ -163,7 +165,7 @@ def _run(
         (folder / "job.json").write_text(
             json.dumps(job | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits})
         )
-        return _yosys(folder, top, text, ", ".join(p.name for p in library.files))
+        return _yosys(folder, top, text, ", ".join(library.names))
 
 
 def _yosys(folder: Path, top: str, text: str, library: str) -> dict:

@@ -6,21 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from synth.liberty import Library, SynthError, blank_comments
+from synth.liberty import Library, SynthError
+from synth.liberty_text import Group, number, numbers
 
 RISE, FALL = 0, 1
 EDGES = ("rise", "fall")
 
-_STATEMENT = re.compile(
-    r"(?P<group>\w+)\s*\((?P<args>[^()]*)\)\s*\{"
-    r"|(?P<list>\w+)\s*\((?P<items>[^()]*)\)"
-    r'|(?P<key>\w+)\s*:\s*(?P<value>"[^"]*"|[^;}\n]*)'
-    r"|(?P<close>\})"
-)
-_POWER = re.compile(  # power groups, which make up most of a file
-    r"\b(?:internal|leakage)_power\s*\([^()]*\)\s*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}"
-)
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_UNIT = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)")
 _SECONDS = {"fs": 1e-3, "ps": 1.0, "ns": 1e3, "us": 1e6}
 _FARADS = {"ff": 1.0, "pf": 1e3, "nf": 1e6}
 _LOADS = ("total_output_net_capacitance",)
@@ -85,19 +77,6 @@ class CellTiming:
     latch: bool = False
 
 
-class Group:
-    """A Liberty group: its arguments, simple attributes, lists (complex attributes) and inner groups."""
-
-    def __init__(self, kind: str, args: str) -> None:
-        self.kind, self.args = kind, _names(args)
-        self.attributes: dict[str, str] = {}
-        self.lists: dict[str, str] = {}
-        self.groups: list[Group] = []
-
-    def of(self, *kinds: str) -> list["Group"]:
-        return [g for g in self.groups if g.kind in kinds]
-
-
 class Tables:
     """Looks up many tables at once, as NumPy arrays. Tables of unequal sizes are padded."""
 
@@ -148,57 +127,26 @@ def load(library: Library, names: set[str]) -> dict[str, CellTiming]:
 
     Raises: `SynthError` for a unit or table that cannot be read, and for an output without delay tables.
     """
-    for i, path in enumerate(library.files):
-        wanted = [n for n in sorted(names) if library.cells[n].file == i and n not in library.timings]
-        if not wanted:
-            continue
-        text = library.text(i)
-        first = min(c.span[0] for c in library.cells.values() if c.file == i)
-        head = parse(blank_comments(text[:first]))
-        templates = {g.args: g for g in head.of("lu_table_template")}
-        units = units_of(path.name, head)
-        for name in wanted:
-            start, end = library.cells[name].span
-            cell = parse(_POWER.sub("", blank_comments(text[start:end]))).groups[0]
-            library.timings[name] = _cell(f"{path.name}: cell {name}", cell, templates, *units)
+    for name in sorted(names - library.timings.keys()):
+        cell = library.cells[name]
+        templates = {g.args: g for g in cell.library.of("lu_table_template")}
+        units = units_of(cell.file, cell.library)
+        library.timings[name] = _cell(f"{cell.file}: cell {name}", cell.group, templates, *units)
     return {n: library.timings[n] for n in names}
-
-
-def parse(text: str) -> Group:
-    """Parses a Liberty text into groups. A group that is open at the end counts as closed."""
-    stack = [Group("", "")]
-    for m in _STATEMENT.finditer(text):
-        if m["group"]:
-            group = Group(m["group"], m["args"])
-            stack[-1].groups.append(group)
-            stack.append(group)
-        elif m["list"]:
-            stack[-1].lists[m["list"]] = m["items"]
-        elif m["key"]:
-            stack[-1].attributes[m["key"]] = m["value"].strip(' "')
-        elif len(stack) > 1:
-            stack.pop()
-    return stack[0].groups[0] if len(stack) > 1 and stack[1].kind == "library" else stack[0]
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[^\s,\"\\]+", text))
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(x) for x in _NUMBER.findall(text))
 
 
 def units_of(where: str, head: Group) -> tuple[float, float]:
     """The file's units of time and capacitance, in ps and fF. Raises `SynthError` for unknown units."""
     time = head.attributes.get("time_unit", "1ns")  # the default of the format
-    m = re.fullmatch(r"([\d.]+)\s*([a-z]+)", time)
-    if not m or m[2] not in _SECONDS:
+    m = _UNIT.fullmatch(time.lower())
+    if not m or m[2] not in _SECONDS or not float(m[1]):
         raise SynthError(f"{where}: time_unit {time!r} is not a time such as 1ps")
-    load = _names(head.lists.get("capacitive_load_unit", "1, pf"))
-    if len(load) != 2 or load[1].lower() not in _FARADS:
+    ps = float(m[1]) * _SECONDS[m[2]]
+    load = head.lists.get("capacitive_load_unit", ("1", "pf"))
+    m = _UNIT.fullmatch("".join(load).lower())
+    if not m or m[2] not in _FARADS or not float(m[1]):
         raise SynthError(f"{where}: capacitive_load_unit {', '.join(load)!r} is not a capacitance such as 1, ff")
-    return float(m[1]) * _SECONDS[m[2]], float(load[0]) * _FARADS[load[1].lower()]
+    return ps, float(m[1]) * _FARADS[m[2]]
 
 
 def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> CellTiming:
@@ -209,9 +157,8 @@ def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> Ce
         for name in pin.args:
             direction = pin.attributes.get("direction")
             if direction == "input":
-                same = pin.attributes.get("capacitance", "0")
-                rise, fall = (float(pin.attributes.get(f"{k}_capacitance", same)) * ff for k in EDGES)
-                out.inputs[name] = rise, fall
+                rise, fall = capacitances(where, pin)
+                out.inputs[name] = rise * ff, fall * ff
             elif direction == "output":
                 out.outputs.append(name)
             for timing in pin.of("timing"):
@@ -220,6 +167,9 @@ def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> Ce
                 )
     if out.latch:
         return out
+    registers = group.of("ff", "ff_bank")
+    if registers and not (clocks and out.launches):
+        raise SynthError(f"{where}: a flip-flop without delay tables from its clock; use a library with NLDM tables")
     if len(clocks) > 1:
         raise SynthError(f"{where}: two clocks, {' and '.join(sorted(p for p, _ in clocks))}; bar it with --dont-use")
     out.clock = next(iter(clocks), None)
@@ -231,12 +181,20 @@ def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> Ce
     return out
 
 
+def capacitances(where: str, pin: Group) -> tuple[float, float]:
+    """Capacitance of an input in the file's unit, at a rising and at a falling edge; 0 if the file states none."""
+    stated = pin.attributes
+    names = (f"{k}_capacitance" if f"{k}_capacitance" in stated else "capacitance" for k in EDGES)
+    rise, fall = (number(where, k, stated.get(k, "0")) for k in names)
+    return rise, fall
+
+
 def _timing(
     where: str, pin: str, group: Group, out: CellTiming, table: Callable[[str, Group], Table]
 ) -> set[tuple[str, int]]:
     """Adds a timing group of a pin to a cell. Returns the clock pin and edge if the cell is a register."""
     kind = group.attributes.get("timing_type", "combinational")
-    sources = _names(group.attributes.get("related_pin", ""))
+    sources = group.attributes.get("related_pin", "").split()
     found = {g.kind: g for g in group.groups}
     if kind.startswith(("setup_", "recovery_")):
         rise, fall = (table(where, found[k]) if k in found else None for k in ("rise_constraint", "fall_constraint"))
@@ -264,13 +222,15 @@ def _timing(
 def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) -> Table:
     """The table `group` in ps, with slews in rows and loads (or slews of the clock) in columns.
 
-    Raises `SynthError` for another axis, and for values or indices that do not fit.
+    Raises `SynthError` for another axis, for values or indices that do not fit, and for numbers that are not finite, or
+    negative where only a delay, a constraint or an energy may be.
     """
-    template = templates.get(group.args, Group("", ""))
+    template = templates.get(group.args)
+    stated, lists = (template.attributes, template.lists) if template else ({}, {})
     axes: dict[str, tuple[float, ...]] = {}
     order = []
     for i in "12":
-        variable = template.attributes.get(f"variable_{i}")
+        variable = stated.get(f"variable_{i}")
         if variable is None:
             break
         if variable not in (*_LOADS, *_SLEWS, *_CLOCKS):
@@ -279,10 +239,10 @@ def table_of(where: str, group: Group, templates: dict, ps: float, ff: float) ->
             )
         axis = "x" if variable in _SLEWS else "y"
         unit = ff if variable in _LOADS else ps
-        index = group.lists.get(f"index_{i}", template.lists.get(f"index_{i}", ""))
-        axes[axis] = tuple(v * unit for v in _numbers(index))
+        index = group.lists.get(f"index_{i}", lists.get(f"index_{i}", ()))
+        axes[axis] = tuple(v * unit for v in numbers(where, f"index_{i} of {group.kind}", index))
         order.append(axis)
-    values = [v * ps for v in _numbers(group.lists.get("values", ""))]
+    values = [v * ps for v in numbers(where, group.kind, group.lists.get("values", ()), "transition" not in group.kind)]
     x, y = axes.get("x", (0.0,)), axes.get("y", (0.0,))
     if len(values) != len(x) * len(y) or any(list(a) != sorted(set(a)) for a in (x, y)):
         shape = f"{len(values)} values for {len(x)} slews and {len(y)} loads"

@@ -49,8 +49,8 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
     with tempfile.TemporaryDirectory(prefix="vrex-sta-") as tmp:
         folder = Path(tmp)
         (folder / "top.v").write_text(text)
-        for i in range(len(library.files)):  # there are no wires, so drop a default wire load
-            (folder / f"{i}.lib").write_text(re.sub(r"\bdefault_wire_load\s*:[^;]*;", "", library.text(i)))
+        for i, path in enumerate(library.files):
+            (folder / f"{i}.lib").symlink_to(path.absolute())
         words = {
             "liberty": "\n".join(f"read_liberty {i}.lib" for i in range(len(library.files))),
             "top": top,

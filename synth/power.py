@@ -25,7 +25,7 @@ from hdl import params
 from synth import cells, nldm, technology
 from synth.cells import Gate, Internal
 from synth.flow import Memory
-from synth.liberty import EMBEDDED, Library, SynthError
+from synth.liberty import Library, SynthError
 from synth.nldm import Table
 from synth.sram import Sram
 from synth.switching_activity import Activity, Circuit, after, count, spread
@@ -228,11 +228,10 @@ def measure(
         for leaf, held in modules[name].leaves.items():
             counts[leaf] += counts[name] * len(held)
     spans = [_span(unit, r) for r in recordings[unit]]
-    embedded = library.files == (EMBEDDED,)
     out = []
     for name, circuit in modules.items():
         gates, volts = cells.load(library, set(circuit.gates))
-        if embedded:
+        if library.embedded:
             gates, volts = _stand_in(library, gates), 1.0
         for gate in gates.values():
             if gate.leakage is None or not (gate.internal or not gate.outputs):
@@ -248,17 +247,17 @@ def measure(
             circuit.evaluate(recording, spread(*spans[i // each], cycles))
             for i, recording in enumerate(recordings[name])
         )
-        scale = pin_energy(7) if embedded else 1.0
+        scale = pin_energy(7) if library.embedded else 1.0
         out.append(prices.module(activities, counts[name], memories[name], scale))
-    files = ("openvrex",) if embedded else tuple(p.name for p in library.files)
+    files = ("openvrex",) if library.embedded else library.names
     known = next((n for start, n in LIBRARIES.items() if files[0].startswith(start)), None)
-    volts = 0.7 if embedded else volts
+    volts = 0.7 if library.embedded else volts
     return Power(unit, files, known, volts, node, mhz, tuple(out), sum(b - a + 1 for a, b in spans))
 
 
 def _files(library: Library) -> str:
     """Names of the library's files, for errors."""
-    return ", ".join(p.name for p in library.files)
+    return ", ".join(library.names)
 
 
 def _outside_in(unit: str, modules: dict[str, Circuit]) -> list[str]:

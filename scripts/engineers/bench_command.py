@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 from rich.table import Table
 
 from golden.atomic_files import write_atomically
@@ -17,6 +16,7 @@ from golden.inputs.trace import Trace
 from hdl.emit import BESIDE, UNITS, emit, params_of
 from hdl.params import PRESETS, CoreParams, SystemParams, preset
 from scripts import console
+from scripts.progress import Bar
 from scripts.run import engines
 from scripts.simulate import dre_command
 from synth import flow
@@ -44,7 +44,7 @@ FIGURES = {
 }
 CYCLES = {
     "hcu": {"over_bound": "hcu"},
-    "wtu": {"latency": "exact_latency", "interval": "exact_interval"},
+    "wtu": {"latency": "{selection}_latency", "interval": "{selection}_interval"},
     "kvmu": {"burst_bytes": "burst", "useful": "useful"},
 }
 
@@ -67,7 +67,7 @@ def command(
         check(unit in MEASURED, "unit", unit, f"must be one of {', '.join(MEASURED)}")
     todo = [(p, u) for p in presets or PRESETS for u in units or MEASURED]
     measured: dict[str, float] = {}
-    with Progress(console=console.err, transient=True) as progress:
+    with Bar() as progress:
         bar = progress.add_task("", total=len(todo))
         for name, unit in todo:
             progress.update(bar, description=f"{name} {unit}")
@@ -116,7 +116,8 @@ def _hardware(unit: str, own) -> dict[str, float]:
 
 def _speed(unit: str, core: CoreParams) -> dict[str, float]:
     if unit in CYCLES:
-        return {name: round(_retrieval(core)[key], 4) for name, key in CYCLES[unit].items()}
+        keys = {name: key.format(selection=core.dre.wtu.selection) for name, key in CYCLES[unit].items()}
+        return {name: round(_retrieval(core)[key], 4) for name, key in keys.items()}
     shares = [share for name, _, share in _engines(core) if name.startswith(f"{unit.upper()}:")]
     return {"utilisation": round(sum(shares) / len(shares), 4)} if shares else {}
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 from rich.table import Table
 
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from scripts import console
+from scripts.progress import Bar
 from tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
 from tb.campaigns.subjects import SUBJECTS
 from tb.library.runner import ROOT
@@ -35,7 +35,7 @@ def command(
         check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
     listed = tomllib.loads(EXCLUDED.read_text())
     rows, wrong = [], []
-    with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as bar:
+    with Bar(quiet=json) as bar:
         task = bar.add_task("tests", total=len(unit))
         for name in unit:
             subject = SUBJECTS[name]

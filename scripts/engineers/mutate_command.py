@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from golden.function_params import check
 from scripts import console
+from scripts.progress import Bar
 from tb.campaigns.mutants import MutateError, Verdict, campaign
 from tb.campaigns.subjects import SUBJECTS
 from tb.library.runner import ROOT, BenchError
@@ -37,12 +37,9 @@ def command(
     for name in unit:
         check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
     why = tomllib.loads(EXPLAINED.read_text())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: dict[str, list[Verdict]] = {}
     try:
-        with Progress(
-            *columns, console=console.err, transient=True, disable=json or not console.err.is_terminal
-        ) as bar:
+        with Bar(quiet=json) as bar:
             for name in unit:
                 task, subject = bar.add_task(name, total=n), SUBJECTS[name]
                 how = subject.care, subject.module, subject.plain()

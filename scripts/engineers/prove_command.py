@@ -8,6 +8,7 @@ import typer
 from golden.function_params import check
 from hdl.emit import ALL
 from scripts import console
+from scripts.progress import Step
 from tb.formal.proofs import LIMIT, Verdict, goals
 
 
@@ -26,11 +27,12 @@ def command(
     check(limit >= 1, "limit", limit, "must be at least 1")
     todo = [g for g in goals() if not units or g.unit in units]
     found: list[Verdict] = []
-    for i, goal in enumerate(todo):
-        with console.err.status(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, {goal.claim}"):
+    with Step(quiet=json) as step:
+        for i, goal in enumerate(todo):
+            step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, {goal.claim}")
             found.append(goal.judge(limit))
-        if not json:
-            console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
+            if not json:
+                console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
     if json:
         console.print_json([asdict(v) for v in found])
     bad = [v for v in found if not v.fine]

@@ -20,6 +20,7 @@ from golden.function_params import check
 from hdl.params import preset
 from scripts import console
 from scripts.pages import recorded_results
+from scripts.progress import Step
 from synth import flow, opensta, table3
 from synth.sram import Sram
 
@@ -62,7 +63,7 @@ def command(
         "is missing: run the command in a checkout of the project",
     )
     for name in names or ():
-        with console.err.status(name):
+        with Step(name):
             kept = measure(MEASURED[name])
         write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
         console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
@@ -113,9 +114,9 @@ def typed(library: str, words: str) -> str:
 
 
 def digest(unit: str) -> str:
-    """SHA-256 of the Verilog of a unit of `core` as it is today, without its comments."""
+    """SHA-256 of the Verilog of a unit of `core` as it is today, without its comments and empty lines."""
     made, _ = table3.design(unit, preset("core"), flow.BUILD)
-    return hashlib.sha256(re.sub(r" *//.*\n?", "\n", made.verilog).encode()).hexdigest()
+    return hashlib.sha256(re.sub(r"(?:[ \t]*(?://.*)?\n)+", "\n", made.verilog).encode()).hexdigest()
 
 
 def _version(tool: str) -> str:

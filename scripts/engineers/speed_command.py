@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import check
@@ -26,6 +25,7 @@ from golden.policies.policy import Policy, Step
 from golden.policies.policy_run import shape_of
 from golden.policies.registry import ALL, Entry, entry
 from scripts import console
+from scripts.progress import track
 from scripts.quantity import number
 
 WITHOUT_TWIN = ("resv-paper", "resv-buckets", "mosaic-eager", "livevlm", "streammem")
@@ -79,7 +79,7 @@ def command(
         shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
     check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
     rows = []
-    for name, found in track(chosen.items(), "policies", console=console.err, transient=True, disable=json):
+    for name, found in track(chosen.items(), "policies", json):
         frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)
         rows += measure(name, found, shape, frames, sizes, repeat)
     if json:

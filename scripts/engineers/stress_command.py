@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.function_params import check
 from scripts import console
+from scripts.progress import Bar
 from tb.campaigns.stress import SLOW, UNITS, campaign
 
 
@@ -27,9 +27,8 @@ def command(
     check(n >= 1, "n", n, "must be at least 1")
     for name in unit or ():
         check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found = {}
-    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+    with Bar(quiet=json, transient=False) as bar:
         for name in unit or UNITS:
             own = math.ceil(n / SLOW.get(name, 1))
             task = bar.add_task(name, total=own)

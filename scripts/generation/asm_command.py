@@ -10,6 +10,7 @@ from rich.table import Table
 from golden.atomic_files import write_atomically
 from golden.program.assembler import Program, assemble, disassemble
 from golden.program.isa import WORD_BITS, LxeFormat
+from golden.text_files import read_text
 from scripts import console
 
 
@@ -33,7 +34,7 @@ def command(
     p = console.params(preset, param).core
     fmt = p.lxe_format()
     try:
-        source = file.read_text()
+        source = read_text(file)
     except UnicodeDecodeError:
         raise ValueError(f"{file}: is no text: give the source of a program") from None
     program = assemble(source, fmt, p.lxe.queue, p.lxe.words)

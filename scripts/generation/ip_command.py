@@ -8,7 +8,8 @@ from rich.table import Table
 
 from golden.function_params import check
 from hdl.emit import params_of, top_of
-from ip.package import PERIOD, configuration, write
+from hdl.writer.circt import Language
+from ip.package import PERIOD, Options, configuration, write
 from ip.shell import TOPS
 from scripts import console
 
@@ -31,22 +32,33 @@ def command(
     period: Annotated[
         float, typer.Option("--period", help="Clock period in ns for the SDC; the default is 800 MHz.")
     ] = PERIOD,
+    memory_bodies: Annotated[
+        bool,
+        typer.Option(
+            help="With --no-memory-bodies memories are black boxes in a file of their own: put macros in their place."
+        ),
+    ] = True,
+    language: Annotated[Language, typer.Option(help="Dialect of the unit's text.")] = Language.VERILOG2005,
+    assertions: Annotated[
+        bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Write an IP block for a SoC.
 
-    The folder holds Verilog, constraints, registers and a FuseSoC core; for a core also a driver and an example.
+    The folder holds Verilog, constraints, registers, a FuseSoC core, a driver and an example SoC.
     """
-    check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
+    unit = unit if unit in TOPS else f"{unit}_ip"  # `vrex ip motion_mask`, too
+    check(unit in TOPS, "unit", unit.removesuffix("_ip"), f"must be one of {', '.join(TOPS)}")
     p = params_of(unit, console.unit_system(unit, preset, param))
+    how = Options(period, prefix, memory_bodies, language, assertions)
     prefix = configuration(p) if prefix is None else prefix
     folder = console.own_folder(folder, Path("build/ip"), top_of(unit, prefix))
-    files = write(unit, p, folder, period, prefix)
-    shown = [f for f in files if f.relative_to(folder).parts[0] != "html" or f.name == "index.html"]
+    files = write(unit, p, folder, how)
     if json:
-        console.print_json({"unit": unit, "prefix": prefix, "files": [str(f) for f in shown]})
+        console.print_json({"unit": unit, "prefix": prefix, "files": [str(f) for f in files]})
         return
     table = Table("file", "bytes", title=top_of(unit, prefix))
-    for file in shown:
+    for file in files:
         table.add_row(str(file), f"{file.stat().st_size:,}")
     console.out.print(table)

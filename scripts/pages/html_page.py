@@ -59,8 +59,11 @@ def svg(figure: Figure) -> str:
         for axis in (axes.xaxis, axes.yaxis):
             if type(axis.get_major_formatter()) is ScalarFormatter:  # which writes 1e5 beside the axis
                 axis.set_major_formatter(THOUSANDS)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
+    named = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if named and not figure.legends:  # below the axes, where it covers nothing
+        figure.legend(named.values(), named, loc="outside lower left", ncols=4, frameon=False)
     return inline(figure)
 
 

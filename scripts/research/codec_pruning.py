@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import check
@@ -17,6 +16,7 @@ from golden.inputs.video import Frame
 from golden.policies import codecsight
 from golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
 from scripts import console
+from scripts.progress import track
 
 PROMPT = "<|im_start|>user\n"
 QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"
@@ -126,7 +126,7 @@ def windows(stream: Iterator[Frame], w: int, s: int, depth: int, prune: PrunePar
     prompt, query = model.embed(PROMPT), model.embed(QUERY)
     servers = {name: Server(x, model, seen[x.vision], prompt, query) for name, x in SYSTEMS.items()}
     rows = {name: Row() for name in SYSTEMS}
-    for span in track(spans, "windows", console=console.err, transient=True, disable=quiet):
+    for span in track(spans, "windows", quiet):
         got = {name: server(span) for name, server in servers.items()}
         if span.index:
             for name, row in rows.items():

@@ -14,6 +14,7 @@ from golden.function_params import check
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Step
 from scripts.quantity import number
 from sim.evaluation import other_papers
 from sim.evaluation.paper_numbers import numbers
@@ -48,7 +49,7 @@ def command(
     if output:
         output.mkdir(parents=True, exist_ok=True)
     points = Points(output / "points.json" if output else None)
-    with console.err.status("simulating"):
+    with Step("simulating", json):
         found, others = numbers(points, trace), other_papers.numbers(Claims(trace))
     if output:
         _write(points, found, others, output, trace)

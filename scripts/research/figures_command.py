@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import RATIO, ReSVParams, check
@@ -15,6 +14,7 @@ from golden.inputs.trace import Trace, TraceError
 from golden.retrieval import wicsum
 from golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
 from scripts import console
+from scripts.progress import track
 from scripts.quantity import Column
 
 COLUMNS = {
@@ -44,7 +44,9 @@ def command(
     score_map: Annotated[str, typer.Option(help="exp, shift or clip.")] = DEFAULT.score_map,
     recent: Annotated[int, typer.Option(help="Number of last tokens that stay in device memory.")] = DEFAULT.recent,
     max_clusters: Annotated[int, typer.Option(help="Most clusters of a table.")] = DEFAULT.max_clusters,
-    centre: console.Centre = DEFAULT.centre,
+    centre: Annotated[
+        bool, typer.Option("--centre/--no-centre", help="Take hash bits from the first frame's mean key, or from zero.")
+    ] = DEFAULT.centre,
     every: Annotated[int, typer.Option(help="Measure every n-th frame.")] = 1,
     json: console.Json = False,
 ) -> None:
@@ -67,7 +69,7 @@ def command(
     for path in traces:
         trace = Trace.load(path)
         layers = range(len(trace.layers))
-        for i in track(layers, path.name, console=console.err, transient=True, disable=json):
+        for i in track(layers, path.name, json):
             results += [{"trace": path.name, **row} for row in measure(trace, i, params, every)]
     if json:
         console.print_json(results)

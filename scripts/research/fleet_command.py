@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 from rich.table import Table
 
 from golden.atomic_files import write_atomically
 from scripts import console
+from scripts.progress import Bar
 from scripts.research.kept_runs import numbers
 from sim.evaluation.fleet import PLATFORMS, Device, day
 from sim.evaluation.other_policies import PROFILES
@@ -54,9 +54,7 @@ def command(
         keys = [hashlib.sha256(f"{code()} {device}".encode()).hexdigest() for device in devices]
         rows = {key: row for key, row in database.get(keys).items() if not row.error}
         missing = {k: device for k, device in zip(keys, devices, strict=True) if k not in rows}
-        bar = stack.enter_context(
-            Progress(console=console.err, disable=json or not console.err.is_terminal, transient=True)
-        )
+        bar = stack.enter_context(Bar(quiet=json))
         task = bar.add_task("devices", total=len(devices), completed=len(rows))
         if missing:
             from synth.sweep.dask_run import cluster, results

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.function_params import check
 from golden.policies.registry import Entry, entry, override
 from scripts import console
+from scripts.progress import Bar
 from synth.sweep.database import Database, Row
 from tb.library.runner import ROOT
 
@@ -84,13 +84,11 @@ def complete(
 
     A failed run has its error in its row and is run again by a later call. Raises `typer.Exit` after Ctrl-C.
     """
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
         database = stack.enter_context(Database(file))
         rows = {k: row for k, row in database.get(asked).items() if not row.error}
         missing = {k: point for k, point in asked.items() if k not in rows}
-        hidden = quiet or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden, transient=True))
+        bar = stack.enter_context(Bar(quiet=quiet))
         progress = bar.add_task("runs", total=len(asked), completed=len(rows))
         if missing:
             from synth.sweep.dask_run import cluster, results

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from golden.atomic_files import replacing, write_atomically
 from golden.function_params import ParamError, check
@@ -15,6 +14,7 @@ from golden.inputs.trace import Trace
 from golden.inputs.video import locate, package_file
 from scripts import console
 from scripts.check.verify_command import FIXTURE
+from scripts.progress import Bar
 from scripts.research import (
     paper_codecsight,
     paper_keys,
@@ -78,8 +78,7 @@ def command(
         if name == "20":  # with a progress bar of its own
             drawn[name] = paper_ratio.draw(folder, seeds, workers, json)
             continue
-        hidden = json or not console.err.is_terminal
-        with Progress(console=console.err, disable=hidden, transient=True) as bar:
+        with Bar(quiet=json) as bar:
             if name == "codecsight":
                 drawn[name] = paper_codecsight.draw(files, frames, errors, bar)
             elif name == "transmission":

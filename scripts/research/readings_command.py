@@ -8,7 +8,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from golden.function_params import RAW_BITS, READINGS, ReSVParams, ScoreFormat
@@ -17,6 +16,7 @@ from golden.retrieval import wicsum
 from golden.retrieval.resv import ReSV, attend, probabilities
 from golden.retrieval.scores import codes
 from scripts import console
+from scripts.progress import track
 from scripts.quantity import Column
 
 FORMATS = [ScoreFormat(4, 7), ScoreFormat(4, 8), ScoreFormat(4, 10), ScoreFormat(5, 8), ScoreFormat(0, 16)]
@@ -51,7 +51,7 @@ def command(
         if not trace.spans("frame", queries=True):
             raise TraceError(f"{path}: no queries of any frame in the trace: record it with more --queries")
         layers = range(len(trace.layers))
-        for i in track(layers, path.name, console=console.err, transient=True, disable=json):
+        for i in track(layers, path.name, json):
             of = {"trace": path.name, "layer": trace.layers[i]}
             for name, params in READINGS.items():
                 readings.append({**of, "reading": name, **measure(trace, i, replace(params, recent=recent))})

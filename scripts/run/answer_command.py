@@ -11,7 +11,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import write_atomically
 from golden.inputs import video as video_in
@@ -21,6 +20,7 @@ from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
 from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library import stage_log
@@ -67,7 +67,7 @@ def command(
     numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
     from synth.sweep.dask_run import cluster
 
     repeat = again(first, last, waves)
@@ -75,10 +75,8 @@ def command(
     p = core(param or ())
     started = time.perf_counter()
     pictures = asked.pictures()  # a bad input fails here, before the models are loaded
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
-        hidden = json or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        bar = stack.enter_context(Bar(quiet=json, transient=False))
         decoder = Decoder(layers, 1)
         seen = bar.add_task("vision encoder", total=len(pictures))
         parts = asked.parts(pictures, decoder, lambda done: bar.update(seen, completed=done))
@@ -90,6 +88,7 @@ def command(
         flat = not repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
         simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units], flat)
         key = asdict(asked) | {"generate": generate, "layers": layers}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, stream, simulator, key)
         many = workers or (None if scheduler else WORKERS)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TimeElapsedColumn
 
 from golden.inputs import vision
 from golden.inputs.scenes import Scenes
@@ -21,6 +21,7 @@ from hdl.emit import emit, params_of
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.research.figures_command import COLUMNS, measure, verdict
 from scripts.research.scenes_command import draw
 from scripts.run import engines
@@ -34,6 +35,7 @@ from tb.library.trace_check import tables, verify
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
 NODE = 14  # nm, the paper's
 FRAMES, WINDOW = 8, 64  # of each scene, and resident tokens, in the picture of a question
+CHANCE = 1.5  # times the scene's share of the stream: less counts as chance, with three questions
 SHOWN = ("clusters", "tokens_per_cluster", "fetched_of_cached", "visited", "error", "error_topk", "error_window")
 
 
@@ -52,12 +54,11 @@ def command(
     The demo decodes a video, runs a real decoder on it, and selects tokens by golden ReSV and by the RTL.
     """
     seconds: dict[str, float] = {}
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     system, chosen = console.params(preset, None), layer_numbers(layers)
     vision.check_tokens(tokens)
     p = system.core.dre
     f = p.function()
-    with Progress(*columns, console=console.err, disable=json or not console.err.is_terminal) as bar:
+    with Bar(BarColumn(), TimeElapsedColumn(), quiet=json, transient=False) as bar:
 
         @contextmanager
         def step(name: str, total: int) -> Iterator:
@@ -153,12 +154,22 @@ def question_section() -> Section:
         "of the real decoder. The first map shows where full attention looks, the second what ReSV attends to and "
         "therefore fetches. The table counts three questions, one for each of the first three scenes. The projector "
         "between the models is not trained, so the question is a picture and not a sentence: docs/recall.md says what "
-        "vrex scenes measures.",
+        f"vrex scenes measures.\n{beside_chance(shares[2], shares[4])}",
         ["policy", "tokens fetched, %", "full attention's weight on them, %", "fetched of the scene asked for, %",
          "weight on that scene, %", "tokens of that scene, %"],
         [["ReSV", *(f"{100 * share:.0f}" for share in shares)]],
         html_page.inline(draw(case, {"ReSV": found})),
     )  # fmt: skip
+
+
+def beside_chance(found: float, share: float) -> str:
+    """A sentence that compares the share of a scene in what is fetched with its share of the stream."""
+    better = found > CHANCE * share
+    verdict = f"{found / share:.1f} times as much" if better else "so its choice hardly follows the question"
+    return (
+        f"A fetch that ignored the question would take {100 * share:.0f} % of its tokens from the scene asked for. "
+        f"ReSV takes {100 * found:.0f} %: {verdict}."
+    )
 
 
 def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:

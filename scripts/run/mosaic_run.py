@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.policies.mosaic_host import ALLOWED
@@ -21,6 +19,7 @@ from hdl.params import CoreParams
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from scripts.run.window_run import made
 from tb.library.core_simulator import LATENCY, CoreSimulator
@@ -89,13 +88,11 @@ def run(
     json: bool,
 ) -> None:
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
 
     started, found, o = time.perf_counter(), asked.entry(p), asked.options
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
-        hidden = json or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        bar = stack.enter_context(Bar(quiet=json, transient=False))
         shown = made(asked.video, o, folder, bar)
         reference = MosaicReference(found, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
@@ -106,6 +103,7 @@ def run(
         stream = MosaicStream(found, segments, shown.decoder, p, room)
         what: dict[str, Any] = {"source": shown.source, "policy": "mosaic", "params": asdict(found.params)}
         what |= {"room": asdict(room)}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
         # The number of programs follows from the core's numbers, so the bar has no end.
         records = play(engine, bar, 0, repeat, cache(lambda: connect(stack)))

@@ -14,10 +14,9 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.function_params import ParamError, check
 from golden.inputs import video as video_in
 from golden.inputs.trace import Trace, TraceError
 from golden.policies.stream_runs import Options
@@ -26,6 +25,7 @@ from hdl.emit import emit
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.run import mosaic_run, window_run
 from scripts.run.play_passes import again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
@@ -73,8 +73,8 @@ def command(
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
     ] = False,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     video: Annotated[
         str, typer.Option(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.", rich_help_panel=WITH)
     ] = "world",
@@ -117,7 +117,7 @@ def command(
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
     from synth.sweep.dask_run import cluster
 
     _check_used(ctx, policy)
@@ -154,10 +154,9 @@ def command(
         raise TraceError(f"{trace.name}: {e}") from None
     asked = {"trace": sha256(trace.read_bytes()).hexdigest(), "layers": layers, "frames": frames, "ahead": ahead}
     asked["function"] = asdict(run.core.dre.params)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
-        hidden = json or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        bar = stack.enter_context(Bar(quiet=json, transient=False))
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
         records = play(engine, bar, layers * frames, repeat, connect)

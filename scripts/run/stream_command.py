@@ -13,7 +13,6 @@ import matplotlib
 import numpy as np
 import typer
 from matplotlib.figure import Figure
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from golden.atomic_files import replacing
 from golden.function_params import ParamError, check
@@ -23,6 +22,7 @@ from golden.policies.registry import ALL, POLICIES, Entry, entry, override
 from golden.policies.run_figures import ratios, series, summary, unions
 from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
 from scripts import console
+from scripts.progress import Bar
 from scripts.research import codec_pruning
 from scripts.run import policy_comparison, policy_list
 
@@ -188,8 +188,7 @@ def command_line() -> str:
 
 def run_stream(video: str, entries: dict[str, Entry], options: Options, output: Path, quiet: bool) -> dict:
     """Run full attention and then the policies on one stream; write and return the results."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console.err, disable=quiet or not console.err.is_terminal) as bar:
+    with Bar(quiet=quiet, transient=False) as bar:
 
         def track(name: str):
             task = bar.add_task(f"{Path(video).stem} {name}", total=None)

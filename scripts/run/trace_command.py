@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
 from golden.function_params import ParamError
@@ -16,6 +16,7 @@ from golden.inputs import hugging_face
 from golden.inputs import video as video_in
 from golden.inputs.trace import STAGES, Trace, record
 from scripts import console
+from scripts.progress import Bar
 
 
 def command(
@@ -63,9 +64,7 @@ def command(
         part for name, value in options.items() if value not in (None, "", 0) for part in (f"--{name}", str(value))
     ]
     line += [] if values else ["--no-values"]
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    quiet = json or not console.err.is_terminal
-    with Progress(*columns, console=console.err, transient=True, disable=quiet) as bar:
+    with Bar(BarColumn(), TimeElapsedColumn(), quiet=json) as bar:
         task = bar.add_task(f"trace {line[2]}")
         make: Callable[..., Trace] = record if hf is None else partial(hugging_face.record, hf)
         trace = make(

@@ -10,8 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from golden.atomic_files import write_atomically
 from golden.function_params import check
 from golden.inputs.decoder import N_LAYERS
@@ -24,6 +22,7 @@ from hdl.params import CoreParams
 from scripts import console
 from scripts.pages import html_page
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from tb.library.core_simulator import LATENCY, CoreSimulator
 from tb.library.window_stream import Reference, WindowStream
@@ -79,7 +78,7 @@ def split(policy: str, assignments: Sequence[str]) -> tuple[list[str], list[str]
     return [one.removeprefix(f"{policy}.") for one in own], [one for one in assignments if one not in own]
 
 
-def made(video: str, o: Options, folder: Path, bar: Progress) -> DecoderStream:
+def made(video: str, o: Options, folder: Path, bar: Bar) -> DecoderStream:
     """The stream, while `bar` shows the vision encoder's progress."""
     seen = bar.add_task("vision encoder", total=o.frames)
     # A folder for each way of making a stream: other options do not touch what is there.
@@ -97,13 +96,11 @@ def run(
     json: bool,
 ) -> None:
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
 
     started, entry, o = time.perf_counter(), asked.entry(p), asked.options
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with ExitStack() as stack:
-        hidden = json or not console.err.is_terminal
-        bar = stack.enter_context(Progress(*columns, console=console.err, disable=hidden))
+        bar = stack.enter_context(Bar(quiet=json, transient=False))
         shown = made(asked.video, o, folder, bar)
         reference = Reference(entry, shown.decoder)
         segments = reference.take_in(shown.segments, o.generate)
@@ -116,6 +113,7 @@ def run(
         stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
         what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
         what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
         records = play(engine, bar, stream.total, repeat, cache(lambda: connect(stack)))
     found = differences(records)

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import track
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams
+from golden.function_params import ReSVParams
 from golden.inputs.trace import Trace
 from hdl.params import DreParams
 from scripts import console
+from scripts.progress import track
 from scripts.quantity import Column
 from sim.units.hcu_time import HcuTime
 from sim.units.wtu_time import WtuTime
@@ -80,8 +80,8 @@ def command(
     param: console.Param = None,
     queries: console.Queries = 2,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     json: console.Json = False,
 ) -> None:
     """Count the cycles of HCU and WTU on a trace.
@@ -95,7 +95,7 @@ def command(
     f = console.function(p, th_hd, ratio, centre)
     for path in traces:
         found = list(tables(Trace.load(path), f, queries))
-        for table in track(found, path.name, console=console.err, transient=True, disable=json):
+        for table in track(found, path.name, json):
             rows.append({"trace": path.name, "table": table.name, **measure(table, p, f)})
     if json:
         console.print_json(rows)

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
-from rich.progress import track
 from rich.table import Table
 
 from scripts import console
+from scripts.progress import track
 from scripts.simulate.layer_command import LLAMA, USED, title
 from sim.system.share_cycles import CoreShare
 
@@ -57,7 +57,7 @@ def command(
     """
     p = console.params(preset, param)
     console.check_used("simulate prediction", param, USED)
-    lengths = track(cached, "passes", console=console.err, transient=True)
+    lengths = track(cached, "passes")
     rows = [predict(CoreShare(p, LLAMA, tokens, n, share, latency)) for n in lengths]
     if json:
         console.print_json([asdict(row) | {"visible": row.visible} for row in rows])

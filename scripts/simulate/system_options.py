@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from golden.function_params import check
+from golden.text_files import read_text
 from sim.system.passes import NOT_SELECTING, selected
 from sim.system.platforms import PLATFORMS, Vrex, platform
 from sim.system.selection import RATIOS, shares
@@ -78,6 +79,6 @@ def selection(name: str | None, policy: str, model: Decoder) -> Selection:
 def read_results(path: Path, what: Callable[[dict], T]) -> T:
     """`what` of a results.json. Raises: `ValueError` for any other file."""
     try:
-        return what(json.loads(path.read_text()))
+        return what(json.loads(read_text(path)))
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
         raise ValueError(f"{path}: not a results.json that `vrex stream` wrote with this policy ({e!r})") from None

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from golden.function_params import check
 from hdl import emit
 from scripts import console
+from scripts.progress import Bar
 from scripts.size.mapped_units import print_table, units_of
 from synth import emission, flow, fpga, table3
 from synth.liberty import SynthError
@@ -37,7 +37,7 @@ def command(
     valid = (*emit.UNITS, *table3.BLOCKS)
     check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
     check(device in fpga.DEVICES, "--device", device, f"must be one of {', '.join(fpga.DEVICES)}")
-    with Progress(console=console.err, transient=True, disable=not console.err.is_terminal) as progress:
+    with Bar() as progress:
         for name in progress.track([unit] if generated else units_of(unit), description=f"{device}: place and route"):
             made = generated or emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
             try:

@@ -14,6 +14,7 @@ from golden.function_params import ParamError, check
 from hdl import emit
 from hdl.params import SystemParams
 from scripts import console
+from scripts.progress import Step
 from synth import flow, table3
 from synth.liberty import SynthError
 
@@ -148,7 +149,7 @@ def _measure(m: Mapped) -> None:
                 m.errors.append(str(e))
 
     try:
-        with console.err.status("") as status:
+        with Step() as status:
             for unit in units:
                 status.update(f"generating {unit}")
                 parts: dict[str, Any]

@@ -6,12 +6,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from golden.function_params import RATIO, ReSVParams, check
+from golden.function_params import ReSVParams, check
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
 from hdl.params import CLOCK, SystemParams
 from hdl.retrieval.dre import Dre
 from scripts import console
+from scripts.progress import Step
 from scripts.size import mapped_units
 from synth import flow, recorded
 from synth.emission import emitted
@@ -32,8 +33,8 @@ def command(
     trace: console.Trace = FIXTURE,
     queries: console.Queries = 1,
     th_hd: console.ThHd = None,
-    ratio: console.Ratio = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    ratio: console.Ratio = None,
+    centre: console.Centre = None,
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
@@ -57,7 +58,7 @@ def command(
     done = {}
     try:
         for name, system, made in designs:
-            with console.err.status(f"{name} on {trace.name}"):
+            with Step(f"{name} on {trace.name}", json):
                 options = {"liberty": liberty, "effort": effort, "target": target}
                 f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(

@@ -10,7 +10,6 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.markup import escape
-from rich.progress import Progress
 
 from golden.inputs.trace import Trace
 from hdl.emit import UNITS, Emitted, params_of
@@ -19,6 +18,7 @@ from scripts import console
 from scripts.check.verify_command import FIXTURE, TESTS
 from scripts.pages import block_diagram, html_page, waveform
 from scripts.pages.html_page import Section
+from scripts.progress import Bar
 from scripts.quantity import number
 from scripts.research.evaluate_command import load as evaluation_of
 from scripts.run.run_command import load as layers_of
@@ -61,7 +61,7 @@ def command(
     areas: dict[str, flow.Area] = {}
     outcomes: dict[str, list[Outcome]] = {}
     pictures: dict[str, str] = {}
-    with Progress(console=console.err, transient=True, disable=json or not console.err.is_terminal) as progress:
+    with Bar(quiet=json) as progress:
         bar = progress.add_task("", total=len(table3.UNITS) + len(UNITS))
         for unit in table3.UNITS:
             progress.update(bar, description=f"{unit}: area")
@@ -250,7 +250,9 @@ def _sweep(folder: Path) -> tuple[list[Section], list[list[str]]]:
         ]
         varied = pareto_front.differing(rows, objectives)
         pairs = itertools.combinations(varied, 2)
-        plots = [pareto_front.hover(html_page.svg(pareto_front.plot(shown, rows, set(best), x, y))) for x, y in pairs]
+        plots = [
+            pareto_front.hover(html_page.svg(pareto_front.plot(shown, rows, set(best), x, y, choice))) for x, y in pairs
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"sweep={folder}: not a folder that `vrex sweep` wrote ({e})") from None
     failed = sum(bool(r.error) for r in rows)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.function_params import ParamError, check
 from scripts import console
 from scripts.check.verify_command import FIXTURE
+from scripts.progress import Bar
 from scripts.size import mapped_units
 from synth.sweep import point_costs, points
 from synth.sweep.database import Database, Row
@@ -39,9 +40,14 @@ def command(
         str, typer.Option(help=f"Figures to compare, with commas between: {', '.join(OBJECTIVES)}.")
     ] = "cycles,area",
     queries: Annotated[int, typer.Option(help="Number of frames, the last ones, that are timed.")] = 2,
-    th_hd: Annotated[int, typer.Option(min=0, max=257, help="Th_hd, unless it is an axis.")] = ReSVParams.th_hd,
-    ratio: Annotated[float, typer.Option(help="Th_r-wics, unless it is an axis.")] = RATIO,
-    centre: console.Centre = ReSVParams.centre,
+    th_hd: Annotated[
+        int | None,
+        typer.Option(min=0, max=257, help="Th_hd, unless it is an axis; by default the design's reading gives it."),
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Th_r-wics, unless it is an axis; by default the design's reading gives it.")
+    ] = None,
+    centre: console.Centre = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Combine the n-th values of all axes instead of every combination (a grid).")
     ] = False,
@@ -86,7 +92,7 @@ def command(
         for line in [] if json else told:
             console.note(line)
         database = stack.enter_context(Database(folder / "sweep.db"))
-        bar = stack.enter_context(_progress(json or not console.err.is_terminal))
+        bar = stack.enter_context(_progress(json))
         task = bar.add_task("points", total=search or len(asked), end="")
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, workers)))
 
@@ -164,9 +170,9 @@ def _feasible(design, dropped: list[str], point: points.Point) -> bool:
     return True
 
 
-def _progress(quiet: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[end]}"), console=console.err, disable=quiet)
+def _progress(quiet: bool) -> Bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[end]}"))
+    return Bar(*columns, quiet=quiet, transient=False)
 
 
 def _end(left: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from golden.function_params import ParamError, check
+from golden.text_files import read_text
 from scripts import console
 from scripts.size import mapped_units
 from scripts.size.mapped_units import print_table
@@ -52,7 +53,7 @@ def command(
 def _powers(file: Path) -> dict[str, Estimate]:
     """The powers of Table III's rows from an output of `vrex power --json`."""
     try:
-        units = json.loads(file.read_text())["units"]
+        units = json.loads(read_text(file))["units"]
     except OSError as e:
         raise ParamError(f"--power={str(file)!r}: cannot read it: {e.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from golden.function_params import ReSVParams, check
+from golden.function_params import check
 from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
 from golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode
 from golden.program.layer_compiler import LayerPlan
@@ -122,7 +122,7 @@ class CoreShare:
         """The programs of core 0."""
         dre = self.core.dre
         retrieval = RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, frame=dre.hcu.frame)
-        retrieval = replace(retrieval, readings=dre.wtu.readings)
+        retrieval = replace(retrieval, readings=dre.wtu.readings, centre=dre.function().centre)
         return SharePlan(self.shares, self.core.lxe_format(), retrieval, 0, WORK, TEAM)
 
     @cached_property
@@ -251,7 +251,7 @@ class CoreShare:
         """What a row takes in the WTU whose codes are of all sizes."""
         wtu = self.core.dre.wtu
         codes = 37 * np.arange(self.clusters) % (1 << wtu.score.bits)
-        return WtuTime(wtu).plan(codes, np.full(self.clusters, CLUSTER_TOKENS), ReSVParams().ratio_q16)
+        return WtuTime(wtu).plan(codes, np.full(self.clusters, CLUSTER_TOKENS), self.core.dre.function().ratio_q16)
 
     def bursts(self, dre: DreTime) -> tuple[list[dict], int]:
         """The bursts of the chosen clusters, each with the cycles by which it follows the first one; the cycles from

@@ -11,6 +11,7 @@ from typing import Literal
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from golden.atomic_files import write_atomically
 from synth.sweep.database import Row
@@ -18,7 +19,11 @@ from synth.sweep.point_costs import OBJECTIVES
 
 Shown = dict[str, int | float | str]  # a point as `points.named` shows it
 MARK = "sweep point "  # begins the SVG ids that `hover` turns into titles
-LABELS = 16  # most labels on a line, so that they stay readable
+CHOSEN = "#c0392b"
+SIDES = (  # of a point, for its label: points to the right and up, and which end of the text is there
+    *((5, 5, "left", "bottom"), (5, -5, "left", "top"), (-5, 5, "right", "bottom"), (-5, -5, "right", "top")),
+    *((8, 0, "left", "center"), (-8, 0, "right", "center"), (0, 8, "center", "bottom"), (0, -8, "center", "top")),
+)
 
 
 def front(values: np.ndarray, most: list[bool]) -> np.ndarray:
@@ -79,7 +84,7 @@ def write(folder: Path, points: list[Shown], rows: list[Row], objectives: tuple[
     write_atomically(folder / "points.csv", _csv(table).encode())
     drawn = set(itertools.combinations(differing(rows, objectives), 2))
     for x, y in itertools.permutations(OBJECTIVES, 2):
-        figure = plot(points, rows, best, x, y) if (x, y) in drawn else None
+        figure = plot(points, rows, best, x, y, choice) if (x, y) in drawn else None
         for kind in ("png", "svg"):
             file = folder / f"{x}-{y}.{kind}"
             if figure:
@@ -88,12 +93,14 @@ def write(folder: Path, points: list[Shown], rows: list[Row], objectives: tuple[
                 file.unlink(missing_ok=True)
 
 
-def plot(points: list[Shown], rows: list[Row], best: set[int], x: str, y: str) -> Figure:
-    """Draws all points by two objectives. Points of the front `best` are filled; a line is the front of these two.
+def plot(points: list[Shown], rows: list[Row], best: set[int], x: str, y: str, choice: int | None = None) -> Figure:
+    """Draws all points by two objectives. Points of the front `best` are filled, and the chosen one has a ring. A line
+    is the front of these two.
 
-    The points on the line are labelled with their design. `hover` makes every point show it in a browser.
+    The chosen point and those on the line are labelled with their design, where there is room for it. `hover` makes
+    every point show its design in a browser.
     """
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    figure = Figure(figsize=(6.4, 5.2), layout="constrained")
     axes = figure.subplots()
     good = [i for i, row in enumerate(rows) if not row.error]
     for kind, of, colour, fill in (
@@ -109,15 +116,37 @@ def plot(points: list[Shown], rows: list[Row], best: set[int], x: str, y: str) -
     ends = sorted((rows[i].result[x], rows[i].result[y]) for i in line)
     where: Literal["pre", "post"] = "pre" if OBJECTIVES[x].most else "post"
     axes.step([p[0] for p in ends], [p[1] for p in ends], where=where, color="tab:blue", lw=1, label=f"of {x} and {y}")
-    for i in line[:LABELS]:
-        label, at = ", ".join(map(str, points[i].values())), (rows[i].result[x], rows[i].result[y])
-        axes.annotate(label, at, xytext=(4, 4), textcoords="offset points", fontsize=6)
+    if choice is not None:
+        at = rows[choice].result[x], rows[choice].result[y]
+        axes.plot([at[0]], [at[1]], "o", label=f"chosen: {_design(points[choice])}", color=CHOSEN, ms=13, mfc="none")
     axes.set(
         xlabel=f"{OBJECTIVES[x].title} ({OBJECTIVES[x].unit})", ylabel=f"{OBJECTIVES[y].title} ({OBJECTIVES[y].unit})"
     )
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower left", frameon=False)
+    wanted = list(dict.fromkeys([*([] if choice is None else [choice]), *line]))
+    dots = [(rows[i].result[x], rows[i].result[y]) for i in good]
+    _label(figure, {i: (rows[i].result[x], rows[i].result[y]) for i in wanted}, points, dots)
     return figure
+
+
+def _label(figure: Figure, wanted: dict[int, tuple[float, float]], points: list[Shown], dots: list) -> None:
+    """Labels the points `wanted` with their values, each on the first of eight sides where it covers nothing."""
+    axes = figure.axes[0]
+    figure.draw_without_rendering()  # from here on, places on the axes are known
+    taken = [Bbox.from_bounds(px - 3, py - 3, 6, 6) for px, py in axes.transData.transform(dots)]
+    for i, at in wanted.items():
+        text = ", ".join(map(str, points[i].values()))
+        for dx, dy, ha, va in SIDES:
+            label = axes.annotate(
+                text, at, xytext=(dx, dy), textcoords="offset points", fontsize=7, ha=ha, va=va, in_layout=False
+            )
+            box = label.get_window_extent()
+            inside = axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            label.remove()
 
 
 def hover(svg: str) -> str:

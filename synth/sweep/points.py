@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from golden.function_params import RATIO, ParamError, ReSVParams, check
+from golden.function_params import ParamError, ReSVParams, check
 from hdl.design import load
 from hdl.params import PRESETS, SystemParams, flat, override
 
@@ -127,9 +127,9 @@ def design(
     base: str,
     fixed: list[str],
     point: Point,
-    th_hd: int = ReSVParams.th_hd,
-    ratio: float = RATIO,
-    centre: bool = ReSVParams.centre,
+    th_hd: int | None = None,
+    ratio: float | None = None,
+    centre: bool | None = None,
 ) -> Design:
     """The design of a point.
 
@@ -137,21 +137,26 @@ def design(
     fixed : NAME=VALUE settings of all points
     th_hd, ratio : function parameters, unless an axis or `fixed` sets them
     centre : whether hash bits are centred
+        None: as the design's reading says
 
     Raises `ParamError` if the parameters cannot work.
     """
     own = dict(t.partition("=")[::2] for t in fixed)
     settings = {PAPER.get(n, n): v for n, v in own.items()} | point
-    function = {"th_hd": str(th_hd), "ratio": str(ratio)} | {n: settings.pop(n) for n in FUNCTION if n in settings}
+    texts = {n: settings.pop(n) for n in FUNCTION if n in settings}
     system = override(load(base), [f"{n}={v}" for n, v in settings.items()])
-    hardware = system.core.dre
+    of = system.core.dre.function()
     try:
-        limit, share = int(function["th_hd"]), float(function["ratio"])
+        limit = int(texts["th_hd"]) if "th_hd" in texts else th_hd
+        share = float(texts["ratio"]) if "ratio" in texts else ratio
     except ValueError:
-        raise ParamError(f"th_hd, ratio={function!r}: must be a whole number and a number") from None
-    check(0 <= share <= 1, "ratio", share, "must be 0 to 1")
-    near = min(limit, hardware.hcu.n_hp + 1)
-    return Design(system, replace(hardware.function(), th_hd=near, ratio_q16=round(share * 65536), centre=centre))
+        raise ParamError(f"th_hd, ratio={texts!r}: must be a whole number and a number") from None
+    if limit is not None:
+        of = replace(of, th_hd=min(limit, of.n_hp + 1))
+    if share is not None:
+        check(0 <= share <= 1, "ratio", share, "must be 0 to 1")
+        of = replace(of, ratio_q16=round(share * 65536))
+    return Design(system, of if centre is None else replace(of, centre=centre))
 
 
 def _expand(given: str, word: str) -> list[str]:

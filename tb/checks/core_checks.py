@@ -47,6 +47,8 @@ ONE = replace(SHAPE, tokens=1)
 MANY = replace(SHAPE, entries=96)
 # Up to 96 clusters, of which the WTU holds 32 counts, and a bank of the VPE a row of 64 scores.
 LONG = ("clusters=96", "blocks=120", "counts=32", "vpe.depth=16")
+# V-Rex as published on these sizes, whose WTU keeps whole rows and their counts.
+PUBLISHED = ("wtu.selection=buckets", "reading=buckets", "counts=16")
 TILES = {
     MANY: 1,
     SHAPE: 1,

@@ -191,8 +191,13 @@ def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers:
 
 def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> list[dict]:
     """Run what `tb.benches.bench_lxe_time` takes."""
+    return simulated(e, runs, latency, ports, memory)["runs"]
+
+
+def simulated(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> dict:
+    """The same: "runs", and "memory" behind them in hex."""
     config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
-    return Bench(e, "tb.benches.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()["runs"]
+    return Bench(e, "tb.benches.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()
 
 
 def differences(run: Run, got: dict) -> list[str]:

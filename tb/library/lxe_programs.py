@@ -110,6 +110,11 @@ class Script:
             for name, (data, known) in want.items():
                 wrong = np.flatnonzero(_differ(run.seen[name], data, known))
                 out += [f"run {k}: {len(wrong)} bytes of {name} differ, first at {wrong[0]:#x}"] if len(wrong) else []
+        return out + self.end_differences(after)
+
+    def end_differences(self, after: np.ndarray) -> list[str]:
+        """Where the RTL's memory differs at the end."""
+        out = []
         for r in self.memory.regions:
             own = after[r.base : r.end].tobytes()
             wrong = np.flatnonzero(_differ(own, r.data.tobytes(), None if r.unknown is None else ~r.unknown))

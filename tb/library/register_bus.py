@@ -34,9 +34,9 @@ class Registers:
         return value if field is None else value >> field.low & (1 << field.width) - 1
 
     async def write(self, path: str, **fields: int) -> None:
-        """Write a register; fields that are not named become zero."""
+        """Write a register; fields that are not named become zero. `value` is that of a register as one number."""
         reg = self.top.find_by_path(path)
-        value = sum(v << reg.get_child_by_name(name).low for name, v in fields.items())
+        value = fields.pop("value", 0) + sum(v << reg.get_child_by_name(name).low for name, v in fields.items())
         for i in range(0, reg.size, WORD):
             resp = await self.put(reg.absolute_address + i, value >> 8 * i & 0xFFFFFFFF)
             assert resp == AxiResp.OKAY, f"{path}: {resp}"

@@ -151,7 +151,9 @@ def build(
     leaves = {} if flat else emitted.manifest.get("leaves", {})
     blocks, options = [name for name, count in leaves.items() if count >= 8], _MAKE_FLAT if flat else _MAKE
     flags = ["--cc", "--exe", "--prefix", "Vtop", *flags, *(["--hierarchical"] if blocks else [])]
-    texts = [emitted.verilog, *files.values(), *flags, *options, *([emitted.assertions] if emitted.assertions else [])]
+    # The comment at the top changes nothing: a new release, or another word in a data sheet, builds nothing again.
+    body = re.sub(r"\A(//.*\n)+", "", emitted.verilog)
+    texts = [body, *files.values(), *flags, *options, *([emitted.assertions] if emitted.assertions else [])]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,6 +177,8 @@ def build(
         for o in kept.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
         make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *options]
+        # Verilator's makefile refuses a path with spaces, though all that it names but its own files is relative.
+        make += ["CURDIR=obj"]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
         _run(make, folder / "make.log", cwd=folder, env=env)

@@ -8,8 +8,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
+from golden.function_params import OF_HARDWARE, READINGS, ParamError
 from hdl.design import load, text
+from hdl.emit import emit
 from hdl.params import PRESETS, flat, override, preset
 from scripts import console
 from scripts.main import app
@@ -97,9 +98,14 @@ def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_command_of_one_design_takes_a_file():
+def every_command() -> dict:
+    """The commands of `vrex`, those of `vrex simulate` included, by name."""
     commands = get_command(app).commands
-    commands |= commands["simulate"].commands
+    return commands | commands["simulate"].commands
+
+
+def test_every_command_of_one_design_takes_a_file():
+    commands = every_command()
     takes = {n for n, c in commands.items() for p in c.params if "--design" in p.opts}
     assert takes == {n for n, c in commands.items() for p in c.params if "--preset" in p.opts} - {"bench", "presets"}
     assert takes >= {"generate", "verify", "area", "timing", "fpga", "power", "sweep", "ip", "run"}
@@ -177,3 +183,35 @@ def test_a_folder_that_cannot_be_used_is_one_line(spoil, words, why, folder):
         run = vrex(command, folder, *words)
         assert run.exit_code == 2
         assert re.fullmatch(rf"error: .*{re.escape(why)}.*\n", run.stderr), run.stderr
+
+
+def test_the_published_machine():
+    """V-Rex as published: its reading's function on 1,024 clusters, all else as in the presets of our own."""
+    for published, own in (("vrex1", "core"), ("vrex8", "edge8"), ("vrex48", "server48")):
+        assert preset(published).core.dre.function() == READINGS["buckets"]
+        changes = ["clusters=1024", "wtu.selection=buckets", "reading=buckets"]
+        assert preset(published) == override(preset(own), changes)
+    kvmu = emit("kvmu", preset("vrex1").core.dre.kvmu)
+    assert "vrex generate kvmu --preset vrex1\n" in kvmu.verilog
+
+
+@pytest.mark.parametrize("reading", OF_HARDWARE)
+def test_a_reading_gives_threshold_ratio_and_hash_bits(reading):
+    """For hashes of any width; what a run sets by itself comes first."""
+    p = override(preset("core"), [f"reading={reading}", "n_hp=64"]).core.dre
+    f, want = p.function(), READINGS[reading]
+    assert (f.th_hd, f.ratio_q16, f.centre) == (2 * want.th_hd, want.ratio_q16, want.centre)
+    assert console.function(p, None, None, None) == p.function()
+    own = console.function(p, 0, 0.5, not want.centre)
+    assert (own.th_hd, own.ratio_q16, own.centre) == (0, 32768, not want.centre)
+
+
+def test_commands_of_a_design_take_its_reading():
+    """No default of theirs hides it."""
+    seen = 0
+    for command in every_command().values():
+        options = {option.name: option for option in command.params}
+        for name in {"th_hd", "ratio", "centre"} & options.keys() if "preset" in options else ():
+            assert options[name].default is None, f"{command.name} {name}"
+            seen += 1
+    assert seen >= 15

@@ -12,10 +12,16 @@ import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from peakrdl_regblock import RegblockExporter
+from peakrdl_regblock.cpuif.axi4lite import AXI4Lite_Cpuif
+from peakrdl_regblock.udps import ALL_UDPS
+from systemrdl import RDLCompileError, RDLCompiler
+from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 from typer.testing import CliRunner
 
@@ -27,11 +33,13 @@ from hdl.emit import Emitted, component_of, emit, params_of, top_of
 from hdl.params import CoreParams, flat, override, preset
 from hdl.ports import ports as ports_of
 from hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
-from hdl.shells.register_block import OKAY, address_map
-from ip.address_map import header, html
+from hdl.shells.register_block import OKAY, RDL, address_map, description
+from ip.address_map import header
 from ip.ipxact import ipxact
-from ip.package import HERE, configuration, write
+from ip.package import Options, configuration, write
+from ip.register_page import page
 from ip.shell import TOPS
+from ip.software import HERE
 from ip.table_header import table_header
 from scripts.main import app
 from tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
@@ -93,11 +101,11 @@ def once():
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
     """Its shell names every interface; shell, stub and constraints have the same ports."""
-    files = write(unit, params(unit), tmp_path, 2.0)
+    files = write(unit, params(unit), tmp_path, Options(2.0))
     assert all(f.exists() for f in files)
     assert not list(tmp_path.glob(".part*"))
     before = {f: f.read_bytes() for f in files}
-    assert sorted(write(unit, params(unit), tmp_path, 2.0)) == sorted(before)
+    assert sorted(write(unit, params(unit), tmp_path, Options(2.0))) == sorted(before)
     assert all(f.read_bytes() == text for f, text in before.items())
     name, top = package(unit), top_module(unit)
     linted = fusesoc(tmp_path, unit, "lint")
@@ -325,7 +333,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(ip.package, "html", fail)
+    monkeypatch.setattr(ip.package, "page", fail)
     with pytest.raises(OSError, match="no space"):
         write("dre_ip", params("dre_ip"), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -440,12 +448,89 @@ def halved(registers: dict[str, dict[str, tuple]]) -> dict[str, dict[str, tuple]
         if size != 8:
             out[path] = of
             continue
-        [(name, (low, width, access))] = whole.items()
-        assert low == 0
-        out[f"{path}_low"] = {"": (at, 4), name: (0, min(32, width), access)}
-        if width > 32:
-            out[f"{path}_high"] = {"": (at + 4, 4), name: (0, width - 32, access)}
+        for word, half in enumerate(("low", "high")):
+            own = {name: (low - 32 * word, *rest) for name, (low, *rest) in whole.items() if low // 32 == word}
+            if own:
+                out[f"{path}_{half}"] = {"": (at + 4 * word, 4)} | own
     return out
+
+
+class Cells(HTMLParser):
+    """Rows of the tables of a page, by the id of the heading above them."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.rows: dict[str, list[list[str]]] = {"": []}
+        self.at, self.inside = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "h2":
+            self.at = dict(attrs)["id"]
+            self.rows[self.at] = []
+        if tag == "tr":
+            self.rows[self.at].append([])
+        self.inside = tag == "td" or (self.inside and tag in ("code", "span", "a"))
+        if tag == "td":
+            self.rows[self.at][-1].append("")
+
+    def handle_data(self, text):
+        if self.inside:
+            self.rows[self.at][-1][-1] += text
+
+
+def html_page(top: AddrmapNode) -> dict[str, dict[str, tuple]]:
+    """The same of the page; a register of one whole number is a row of the overview."""
+    cells, access = Cells(page(top, "x", [])).rows, {"read": "r", "read, write": "rw", "write": "w"}
+    access |= {"write: a one acts once": "w", "read; writing a one clears": "rw"}
+    size = {n.get_rel_path(top): n.size for n in top.descendants(unroll=True) if isinstance(n, RegNode | MemNode)}
+    out = {}
+    for address, path, how, _ in cells.pop("")[1:]:
+        out[path] = {"": (int(address, 16), size[path])}
+        if path in cells:
+            for bits, name, own, *_ in (row for row in cells[path] if len(row) == 5):
+                high, low = (list(map(int, bits.split(":"))) * 2)[:2]
+                out[path][name] = (low, high - low + 1, access[own])
+        else:
+            out[path]["value"] = (0, 32, access[how])
+    return out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_page_of_registers_loads_nothing(unit):
+    """A browser that opens it from disk refuses scripts that fetch, modules and fonts: the page has none."""
+    text = page(address_map(unit, params(unit)), "x", ["origin & more"])
+    assert not re.findall(r"<(?:script|link|img|iframe|object|embed|base)|@import|url\(|\bon\w+=", text)
+    assert all(target.startswith("#") for target in re.findall(r'(?:href|src)="([^"]*)"', text))
+    ids = re.findall(r'id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]*)"', text)) == set(ids)
+    assert "origin &amp; more" in text
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt install chromium")
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_browser_shows_the_page_of_registers(unit, tmp_path):
+    """From disk: it has the rows that software reads, and says nothing on its console."""
+    top = address_map(unit, params(unit))
+    file = tmp_path / "registers.html"
+    file.write_text(page(top, "x", []))
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}/own",
+    ]
+    shown = run([CHROMIUM, *flags, "--dump-dom", file.as_uri()], tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "CONSOLE" not in shown.stderr
+    rows = Cells(shown.stdout).rows
+    names = {n.get_rel_path(top) for n in top.descendants(unroll=True) if isinstance(n, RegNode | MemNode)}
+    assert {row[1] for row in rows[""][1:]} == names
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -457,21 +542,38 @@ def test_address_maps_are_those_of_the_registers(unit, tmp_path, capfd):
     plain = {path: {n: x[:2] for n, x in of.items()} for path, of in wants.items()}
     windows = {n.inst_name for n in top.children() if isinstance(n, MemNode)}
     assert c_header(top, unit, tmp_path) == {p: {"": x[""]} if p in windows else x for p, x in plain.items()}
-    html(top, tmp_path / "html")
-    assert (tmp_path / "html" / "index.html").exists()
-    nodes = json.loads((tmp_path / "html" / "data" / "ral-data-0.json").read_text())
-    registers = [n for n in nodes if "fields" in n]
-    assert {n["name"] for n in registers} == {p.rpartition(".")[2] for p in wants} - windows
-    for unrolled in (n for n in top.descendants() if isinstance(n, RegNode)):
-        same = [n for n in registers if n["name"] == unrolled.inst_name]
-        at = {f.inst_name: (f.low, f.high) for f in unrolled.fields()}
-        assert any(
-            int(n["offset"], 16) == unrolled.raw_address_offset
-            and {f["name"]: (f["lsb"], f["msb"]) for f in n["fields"]} == at
-            for n in same
-        ), unrolled.get_path()
+    assert html_page(top) == wants
     assert capfd.readouterr().err == ""  # what IP-XACT has no word for is not left out
     assert all(isinstance(f, FieldNode) for r in top.descendants() if isinstance(r, RegNode) for f in r.fields())
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("name", ["tiny", "core"])
+def test_regblock_makes_rtl_of_the_registers(unit, name, tmp_path):
+    """It refuses, say, a field that no single access reaches. `tiny` has addresses of 32 bits, `core` of 40."""
+    text = description(unit, params_of(unit, preset(name)))
+
+    def export(text: str) -> bool:
+        (tmp_path / RDL.name).write_text(text)
+        compiler = RDLCompiler(message_printer=Silent())
+        for udp in ALL_UDPS:
+            compiler.register_udp(udp)
+        compiler.compile_file(str(tmp_path / RDL.name))
+        RegblockExporter().export(compiler.elaborate(), str(tmp_path), cpuif_cls=AXI4Lite_Cpuif)
+        return True
+
+    assert export(text)
+    assert (tmp_path / f"{unit}.sv").stat().st_size > 10_000
+    wide = "reg { regwidth = 64; accesswidth = 32; field { sw = rw; hw = r; } value[40] = 0; } wide @ 0xF0;"
+    with pytest.raises(RDLCompileError):
+        export(text.rpartition("};")[0] + wide + "\n};\n")
+
+
+class Silent(MessagePrinter):
+    """Prints nothing of what is wrong."""
+
+    def print_message(self, *_: object) -> None:
+        pass
 
 
 # What any SystemRDL compiler says of a file, seeing nothing of this project.
@@ -498,7 +600,7 @@ json.dump([tops, registers, windows], sys.stdout)
 def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_property):
     """A compiler alone reads from `registers.rdl` which addresses answer, what is there after a reset, and how wide."""
     p = {"core_ip": core_params(), "dre_ip": dre_ip_params(DRE_IP)}[unit]
-    write(unit, p, tmp_path, prefix="")
+    write(unit, p, tmp_path, Options(prefix=""))
     read = run([sys.executable, "-I", "-c", PLAIN, "registers.rdl"], tmp_path)
     assert read.returncode == 0, read.stderr
     tops, registers, windows = json.loads(read.stdout)

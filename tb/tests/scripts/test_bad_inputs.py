@@ -1,5 +1,7 @@
 """Every command given what it cannot use: exit code 2, one line that names it, nothing written, no traceback."""
 
+import hashlib
+import json
 import os
 import re
 import shlex
@@ -10,6 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import tb.library.runner
+from hdl import generated
+from hdl.emit import emit, params_of
+from hdl.params import PRESETS
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 
@@ -273,7 +278,7 @@ TYPED = {
     "trace file -o new": "file",
     "stream nowhere.mp4 --codec": "nowhere.mp4: no such file",
     "area hcu --liberty nowhere": "nowhere: cannot read the Liberty file",
-    "area hcu --liberty folder": "folder: cannot read the Liberty file",
+    "area hcu --liberty folder": "folder: is read more than once, so it must be a regular file",
     "libraries dre nowhere": "pattern='nowhere': names no file",
     "libraries hcu nowhere": "unit='hcu': has no units inside",
     "table3 --power nowhere": "--power='nowhere': cannot read it",
@@ -283,6 +288,10 @@ TYPED = {
     "simulate selection file": "file: not a results.json",
     "simulate policies nowhere": "nowhere: No such file",
     "simulate policies --platform agx": "platform='agx'",
+    "area hcu --liberty pipe": "pipe: is read more than once, so it must be a regular file",
+    "generate hcu --design pipe": "pipe: must be a regular file",
+    "generate hcu --design pipe.toml": "pipe.toml: must be a regular file",
+    "trace pipe -o new": "pipe: not a file",
     # Folders and files that are written.
     "stream world --codec --vectors new": "must end in .npz",
     "stream world --codec --vectors ''": "--vectors='': must name a file",
@@ -328,6 +337,8 @@ def place(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name, text in {"file": "text\n", "folder/wrong": "text\n", "wrong.json": "{}", "program": "end\n"}.items():
         (tmp_path / name).write_text(text)
+    for name in ("pipe", "pipe.toml"):
+        os.mkfifo(tmp_path / name)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     (tmp_path / "trace.safetensors").symlink_to(FIXTURE)
     can = os.access
@@ -352,6 +363,26 @@ def test_is_one_line(line, place):
     assert TYPED[line] in refused(place, line)
 
 
+def test_a_byte_order_mark_and_other_line_ends_are_read_over(tmp_path):
+    """Editors leave them in a design, in a program, in recorded results, and in a generated folder."""
+
+    def marked(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        return path
+
+    design = marked("d.toml", 'preset = "tiny"\nclusters = 32\n')
+    run = CliRunner().invoke(app, ["asm", str(marked("program", "halt\n")), "--design", str(design)])
+    assert run.exit_code == 0, run.stderr
+    results = marked("results.json", "{}\n")
+    assert "KeyError" in CliRunner().invoke(app, ["simulate", "selection", str(results)]).stderr
+    verilog = "module hcu;\nendmodule\n"
+    marked("hcu.v", verilog)
+    manifest = {"top": "hcu", "unit": "hcu", "params": {}, "language": "verilog2005"}
+    marked("manifest.json", json.dumps(manifest | {"sha256": hashlib.sha256(verilog.encode()).hexdigest()}))
+    assert not generated.edited(generated.read(tmp_path))
+
+
 def test_every_command_is_typed_wrongly():
     commands = get_command(app).commands
     assert {line.split()[0] for line in TYPED} >= commands.keys()
@@ -363,6 +394,19 @@ def test_no_environment_is_needed(monkeypatch):
     """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
     monkeypatch.delenv("PATH")
     assert tb.library.runner.verilator_env()["PATH"].endswith(os.defpath)
+
+
+def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
+    """Verilator makes its C++, and `make -n` lists what it would run."""
+    run = tb.library.runner._run
+
+    def listed(command: list[str], *more, **options) -> None:
+        run([command[0], "-n", *command[1:]] if command[0] == "make" else command, *more, **options)
+
+    monkeypatch.setattr(tb.library.runner, "BUILD", tmp_path / "a b" / "sim")
+    monkeypatch.setattr(tb.library.runner, "_run", listed)
+    simulator = tb.library.runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
+    assert "cluster_set" in (simulator.parent.parent / "make.log").read_text()
 
 
 @pytest.mark.parametrize(

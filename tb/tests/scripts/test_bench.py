@@ -27,12 +27,14 @@ def test_every_unit_and_preset_has_budgets():
     assert {tuple(k.split(".")[:2]) for k in BUDGETS} == {(p, u) for p in PRESETS for u in bench_command.MEASURED}, HINT
 
 
-@pytest.mark.parametrize("name", ["edge8", "server48"])
-def test_larger_systems_share_the_units_of_core(name):
+@pytest.mark.parametrize(
+    ("name", "one"), [("edge8", "core"), ("server48", "core"), ("vrex8", "vrex1"), ("vrex48", "vrex1")]
+)
+def test_larger_systems_share_the_units_of_a_core(name, one):
     """So that their budgets need no run of their own."""
-    assert preset(name).core == preset("core").core
+    assert preset(name).core == preset(one).core
     theirs = {k.partition(".")[2]: v for k, v in BUDGETS.items() if k.startswith(f"{name}.")}
-    assert theirs == {k.partition(".")[2]: v for k, v in BUDGETS.items() if k.startswith("core.")}
+    assert theirs == {k.partition(".")[2]: v for k, v in BUDGETS.items() if k.startswith(f"{one}.")}
 
 
 @pytest.mark.parametrize(

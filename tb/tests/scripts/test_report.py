@@ -5,12 +5,14 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from scripts import quantity
 from scripts.main import app
-from scripts.pages import block_diagram
+from scripts.pages import block_diagram, html_page
+from scripts.run import demo_command
 from scripts.size import report_command
 from tb.library.page_rules import faults
 from tb.library.trace_check import Outcome
@@ -67,8 +69,8 @@ def test_page_holds_everything(made):
     assert (swept.count("<svg"), swept.count("of cycles and area")) == (1, 1)
     assert "stale" not in text, "a plot of an earlier sweep in the folder"
     assert "3 points, 1 failed, 1 on the Pareto front. The same at all points, so not plotted: fetched" in text
-    assert "<td class=n>174,976</td>" in text
-    row = re.search(r"<td>test_hcu</td>(.*?)</tr>", text, re.S)[1]
+    assert re.search("<td class=n[^>]*>174,976</td>", text)
+    row = re.search(r"<td[^>]*>test_hcu</td>(.*?)</tr>", text, re.S)[1]
     assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["1", "1", "0", "full, ragged"]
 
 
@@ -76,7 +78,7 @@ def test_page_opens_with_its_verdicts_and_a_table_of_contents(made):
     text = made.read_text()
     opening = text[text.index("<h2>Verdicts") :].partition("</table>")[0]
     assert "every beat is equal" in opening
-    assert re.search(r"<td>sweep: chosen point</td><td[^>]*>n_w 8</td><td[^>]*>3 points, 1 failed, 1 on", opening)
+    assert re.search(r"<td[^>]*>sweep: chosen point</td><td[^>]*>n_w 8</td><td[^>]*>3 points, 1 failed, 1 on", opening)
     assert "1 passed, 1 failed, 1 skipped" in opening
     nav = re.search(r"<nav>.*?</nav>", text)[0]
     links = re.findall(r'<a href="#(\w+)">(.*?)</a>', nav)
@@ -86,6 +88,31 @@ def test_page_opens_with_its_verdicts_and_a_table_of_contents(made):
 
 def test_page_can_be_read(made):
     assert not faults(made.read_text())
+
+
+def test_cells_name_their_column_for_narrow_screens(made):
+    """There each row is a card, and the heads are not shown."""
+    cells = re.findall(r"<td[^>]*>", made.read_text())
+    assert cells
+    assert all('data-head="' in cell for cell in cells)
+
+
+def test_a_legend_lies_on_no_bar(monkeypatch):
+    figures = []
+    monkeypatch.setattr(html_page, "inline", figures.append)
+    html_page.bars(["a", "b"], {"one": [9, 9], "two": [9, 9]}, "x, cycles", "y, %")
+    html_page.histogram({"one": np.arange(9)}, np.arange(10), "x, cycles", "y")
+    for figure in figures:
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [(0.36, "36 %: so its choice hardly follows the question"), (0.64, "64 %: 2.0 times as much")]
+)
+def test_a_scene_is_told_beside_chance(found, said):
+    assert demo_command.beside_chance(found, 0.32).endswith(f"ReSV takes {said}.")
 
 
 def test_faults_of_a_page_are_found():

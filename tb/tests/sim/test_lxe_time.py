@@ -9,8 +9,8 @@ from golden.program.isa import Instruction, Opcode, Status, encode
 from golden.program.layer_compiler import LayerPlan
 from sim.units.lxe_time import LxeTime, Run
 from sim.units.sequencer_time import trace
-from tb.checks.core_checks import BUDGET, SHAPE, begin, budget_passes, emitted, host, params, ports
-from tb.checks.lxe_time_checks import Program, differences, play, simulate, timed
+from tb.checks.core_checks import BUDGET, PUBLISHED, SHAPE, begin, budget_passes, emitted, host, params, ports
+from tb.checks.lxe_time_checks import Program, differences, play, simulate, simulated, timed
 from tb.library.lxe_programs import Script
 from tb.library.pass_time import PassTime
 
@@ -83,12 +83,16 @@ def test_a_program_that_waits_for_ever():
         timed(program, 1)
 
 
-@pytest.mark.parametrize("latency", [6, 30, 1])
-def test_layers_on_a_core(latency):
-    """Layers with retrieval, from the first key to the last store."""
-    rng, p = np.random.default_rng(1), params()
-    h = host(rng)
-    script, runs, views, fetched = Script(h.memory), [], [], []
+@pytest.mark.parametrize(("latency", "more"), [(6, ()), (30, ()), (1, ()), (6, PUBLISHED)])
+def test_layers_on_a_core(latency, more):
+    """Layers with retrieval, from the first key to the last store; of V-Rex as published, too.
+
+    Its reading gives threshold, ratio and hash bits. Some rows end early, and the RTL makes no pass more than golden
+    asks for.
+    """
+    rng, p = np.random.default_rng(1), params(more=more)
+    h = host(rng, more=more)
+    script, runs, views, fetched, passes = Script(h.memory), [], [], [], []
     time = PassTime(p, h.core, ports(h), latency)
     for k in range(4):
         begin(h, rng, k * SHAPE.tokens)
@@ -100,13 +104,20 @@ def test_layers_on_a_core(latency):
             script.expect()
             views.append(time.cycles(h.program(i), registers, what)[0])
             fetched.append(sum(map(len, what.data.sets)))
+            passes += [plan.walked for plans in what.data.plans for plan in plans]
             runs.append({"program": [f"{encode(w):x}" for w in h.program(i)], "registers": registers})
     for run, given in zip(runs, script.runs, strict=True):
         run["writes"] = given["writes"]
-    got = simulate(emitted(), runs, latency, ports(h), script.before.tobytes())
+    bench = simulated(emitted(more), runs, latency, ports(h), script.before.tobytes())
+    got = bench["runs"]
     assert all(g["status"]["code"] == Status.DONE for g in got)
     assert views == [g["done"] for g in got]
+    assert not script.end_differences(np.frombuffer(bytes.fromhex(bench["memory"]), np.uint8))
     assert sum(fetched) > 0
+    assert sum(len(g["events"]["dre.wtu0.walked"]) for g in got) == sum(passes)
+    if more:
+        assert h.core.dre.params == p.dre.function()
+        assert min(passes) < p.dre.wtu.n_buckets, "no row ends early"
 
 
 def test_layers_on_a_core_with_budgets():

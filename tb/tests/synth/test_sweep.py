@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -399,7 +400,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 
 # Every parameter is an axis: two values of it that make a design, on a fresh database, all objectives.
 
-WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6"}
+WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6", "resv": "buckets"}
 OTHERS = {"kvmu.kv4_group": "16", "vpe.features": "hybrid"}  # of parameters that few values suit
 NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
 
@@ -504,6 +505,14 @@ def test_an_unreachable_scheduler_is_one_line(monkeypatch, tmp_path):
     found = vrex("N_HCU=1,2", "--scheduler", "tcp://127.0.0.1:9", "--objective", "cycles", "-o", tmp_path)
     assert found.exit_code == 2
     assert "tcp://127.0.0.1:9: no scheduler answers within 1 s; start one with 'dask scheduler'" in found.stderr
+
+
+def test_a_scheduler_that_accepts_and_says_nothing_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(dask_run, "CONNECT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(dask_run.ClusterError, match=f"^{address}: no scheduler answers within 0.1 s; start"):
+            dask_run._client(address, dask_run.CONNECT)
 
 
 @pytest.fixture
@@ -683,6 +692,25 @@ def test_files(tmp_path):
     assert texts == ["1, a"]
     pareto_front.write(tmp_path, wanted[1:2], found[1:2], ("cycles", "area"))  # nothing but failures
     assert sorted(f.name for f in tmp_path.iterdir()) == files[2:], "no empty plot, and none of the sweep before"
+
+
+def test_labels_of_a_plot_cover_nothing():
+    """Thirty points at a knee, all on the front: no label lies on another, and the chosen one has its own."""
+    wanted = [{"hcu.n_h": i, "wtu.n_w": 16} for i in range(30)]
+    found = [Row({"cycles": 100 + 0.9**i * 3, "area": 100.0 + i * 0.1 + i // 20 * 40}) for i in range(30)]
+    best = pareto_front.front_of(found, ("cycles", "area"))
+    choice = pareto_front.chosen(found, best, ("cycles", "area"))
+    figure = pareto_front.plot(wanted, found, set(best), "cycles", "area", choice)
+    figure.draw_without_rendering()
+    labels = figure.axes[0].texts
+    boxes = [t.get_window_extent() for t in labels]
+    assert len(labels) > 3
+    assert not [1 for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    assert all(figure.axes[0].bbox.contains(*corner) for b in boxes for corner in (b.min, b.max))
+    assert labels[0].get_text() == f"{choice}, 16"
+    (legend,) = figure.legends
+    assert f"chosen: hcu.n_h={choice}, wtu.n_w=16" in [t.get_text() for t in legend.get_texts()]
+    assert not legend.get_window_extent().overlaps(figure.axes[0].bbox)
 
 
 def test_an_objective_that_is_the_same_everywhere_is_not_plotted(tmp_path):

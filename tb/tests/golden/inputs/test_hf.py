@@ -266,7 +266,7 @@ def llama_of_gguf(folder: Path, depth: int) -> Path:
     names |= {f"ffn_{a}": f"mlp.{a}_proj" for a in ("gate", "up", "down")}
     weights = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
     weights |= {f"model.layers.{i}.{b}.weight": f"blk.{i}.{a}.weight" for i in range(depth) for a, b in names.items()}
-    state = {name: decoder.Decoder._weights(tensors[key]) for name, key in weights.items()}
+    state = {name: decoder.Decoder._weights(tensors, key) for name, key in weights.items()}
     for name, heads in (("q_proj", 9), ("k_proj", 3)):
         for i in range(depth):
             key = f"model.layers.{i}.self_attn.{name}.weight"
@@ -498,6 +498,10 @@ def failing(folder: Path, change: str) -> Path:
         state = load_file(weights)
         del state["model.layers.1.self_attn.k_proj.weight"]
         save_file(state, weights, {"format": "pt"})
+    elif change == "a weight of NaN":
+        state = load_file(weights)
+        state["model.layers.1.self_attn.k_proj.weight"][3, 5] = float("nan")
+        save_file(state, weights, {"format": "pt"})
     elif change == "other shape":
         config.write_text(json.dumps(fields | {"intermediate_size": 40}))
     elif change == "bad tokenizer":
@@ -520,6 +524,7 @@ def failing(folder: Path, change: str) -> Path:
         ("no weights", (), "model: no weights in it"),
         ("cut weights", (), "model: its weights cannot be used"),
         ("fewer weights", (), r"1 of its weights are missing .*layers.1.self_attn.k_proj.weight"),
+        ("a weight of NaN", (), r"model: model.layers.1.self_attn.k_proj.weight\[3, 5\]=nan: must be finite"),
         ("other shape", (), "6 of its weights are missing or of another shape|cannot be used"),
         ("bad tokenizer", (), "model: its tokenizer cannot be used"),
         ("bad template", (), "chat template fails .no users.; mend"),

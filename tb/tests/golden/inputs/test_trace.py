@@ -537,6 +537,70 @@ def test_shapes_that_disagree(changes, why):
         tiny(**changes)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("name", "at", "place"),
+    [
+        ("k", (1, 5, 0, 3), "layer 4, token 5"),
+        ("q", (0, 1, 2, 0), "layer 0, token 3"),
+        ("v", (0, 0, 1, 7), "layer 0, token 0"),
+        ("hidden", (4, 2), "token 4"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_named(name, at, place, value):
+    given = getattr(tiny(hidden=np.zeros((6, 16), BF16)), name).copy()
+    given[at] = value
+    with pytest.raises(TraceError, match=rf"^{name}={value} at {place}: must be finite; record"):
+        tiny(**{name: given})
+
+
+@pytest.mark.parametrize("command", ["verify dre --trace", "stream", "simulate dre", "figures"])
+def test_commands_refuse_a_trace_that_is_not_finite(command, tmp_path, monkeypatch):
+    """The file is sound, checksum included: another program wrote it."""
+    good = Trace.load(FIXTURES / "world.safetensors")
+    keys = good.k.copy()
+    keys[1, 40, 0, 7] = np.nan
+    bad = object.__new__(Trace)
+    bad.__dict__.update(vars(good), k=keys)
+    path = tmp_path / "nan.safetensors"
+    bad.save(path)
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, [*command.split(), str(path)])
+    assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.output
+    assert f"{path}: k=nan at layer {good.layers[1]}, token 40: must be finite" in run.stderr
+    assert [f.name for f in tmp_path.iterdir()] == ["nan.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["token_embd", "output_norm", "blk.1.attn_k"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_decoders_weights_are_finite(name, value, monkeypatch):
+    fields, tensors = small_weights()
+    tensors[f"{name}.weight"].data[3:4].flat[-1] = value
+    monkeypatch.setattr(decoder.Decoder, "_read", staticmethod(lambda: (fields, tensors)))
+    with pytest.raises(ValueError, match=rf"Q4_1.gguf: {name}.weight\[3.*\]={value}: must be finite"):
+        decoder.Decoder(2, 64)
+
+
+@pytest.mark.parametrize("name", ["attention.layer_norm_rms_epsilon", "rope.freq_base"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_a_decoders_constants_are_finite(name, value, monkeypatch):
+    fields, tensors = small_weights()
+    fields[f"llama.{name}"] = value
+    monkeypatch.setattr(decoder.Decoder, "_read", staticmethod(lambda: (fields, tensors)))
+    with pytest.raises(ValueError, match=f"Q4_1.gguf: {name}={value}: must be finite and above 0"):
+        decoder.Decoder(2, 64)
+
+
+def test_an_encoders_weights_are_finite(tmp_path, monkeypatch):
+    onnx = vision.onnx
+    weights = onnx.numpy_helper.from_array(np.array([[0, 1], [np.inf, 2]], np.float32), "backbone.layer")
+    path = tmp_path / "eyes.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "eyes", [], [], [weights])), path)
+    monkeypatch.setattr(vision, "package_file", lambda *file: path)
+    with pytest.raises(ValueError, match=r"vit_s_focus.onnx: backbone.layer\[1, 0\]=inf: must be finite"):
+        vision.VisionEncoder()
+
+
 @pytest.mark.parametrize("name", ["heads", "kv_heads", "head_size"])
 def test_a_trace_of_another_shape_is_refused(name):
     t = tiny()
@@ -571,6 +635,9 @@ def rewrite(path: Path, change) -> None:
         (lambda header, head: head["model"]["rotary"].update(pairs="neighbours"), "rotary is .*'pairs': 'neighbours'"),
         (lambda header, head: head["model"]["norm"].update(kind="layer"), "norm is .*'kind': 'layer'"),
         (lambda header, head: head["model"].pop("rotary"), "model cannot be used"),
+        (lambda header, head: head["model"]["norm"].update(epsilon=math.inf), "epsilon is not finite"),
+        (lambda header, head: head["model"]["rotary"].update(base=-math.inf), "base is not finite"),
+        (lambda header, head: head["model"]["rotary"]["frequencies"].append(math.nan), "frequencies is not finite"),
         (lambda header, head: head["model"]["rotary"].update(turned=[True]), "model has 1 layers and 4 freq.*, not 2 "),
         (lambda header, head: head["model"]["rotary"].update(frequencies=[1.0]), "2 layers and 1 freq.*, not 2 and 4"),
         (lambda header, head: head.pop("provenance"), "incomplete trace header"),

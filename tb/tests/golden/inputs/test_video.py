@@ -1,6 +1,7 @@
 """The stream: one pass over real H.264 with its motion, types and GOPs, windows, re-encoding. Inputs are made here."""
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -26,17 +27,38 @@ def texture(n: int, step: int = 3, size: int = SIZE, seed: int = 3) -> list[np.n
 
 
 def write(
-    path: Path, pictures: list[np.ndarray], gop: int = 8, codec: str = "libx264", x264: str = X264, rate: int = 10
+    path: Path,
+    pictures: list[np.ndarray],
+    gop: int = 8,
+    codec: str = "libx264",
+    x264: str = X264,
+    rate: int = 10,
+    matrix: tuple[int, ...] = (),  # of display
+    pixel: Fraction = Fraction(1),  # width of a pixel to its height
+    ticks: list[int] | None = None,  # times of the pictures in units of 1 / rate
+    sound: str = "",  # codec of a second stream, which is as long
 ) -> Path:
-    with av.open(str(path), "w") as out:
+    with av.open(f"file:{path}", "w") as out:
         stream = out.add_stream(codec, rate=rate)
         stream.height, stream.width = pictures[0].shape[:2] if pictures else (SIZE, SIZE)
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.options = {"x264-params": x264.format(gop=gop)} if codec == "libx264" else {}
+        stream.codec_context.sample_aspect_ratio = pixel
+        if matrix:
+            stream.set_display_matrix(matrix)
+        heard = out.add_stream(sound, rate=48000) if sound else None
         out.start_encoding()
-        for picture in pictures:
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        for i, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            if ticks:
+                frame.pts, frame.time_base = ticks[i], Fraction(1, rate)
+            out.mux(stream.encode(frame))
+            if heard:
+                silence = av.AudioFrame.from_ndarray(np.zeros((1, 48000 // rate), np.float32), "fltp", "mono")
+                silence.sample_rate, silence.pts, silence.time_base = 48000, i * 48000 // rate, Fraction(1, 48000)
+                out.mux(heard.encode(silence))
         out.mux(stream.encode())
+        out.mux(heard.encode() if heard else [])
     return path
 
 
@@ -253,6 +275,141 @@ def test_a_truncated_file_is_an_error(folder, moving, suffix, share):
     cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * share)])
     with pytest.raises(VideoError, match=f"cut.{suffix}: damaged at frame"):
         list(video.read(cut))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "sound"),
+    [("mkv", "libx264", "aac"), ("mp4", "libx264", "aac"), ("flv", "libx264", "aac"), ("avi", "mpeg4", "mp2")],
+)
+def test_a_truncated_file_with_sound_is_an_error(folder, suffix, codec, sound):
+    """No stream reaches the length that the header states. A video that is shorter than its sound is whole."""
+    whole, cut = folder / f"heard.{suffix}", folder / f"cut_heard.{suffix}"
+    write(whole, texture(30), codec=codec, sound=sound)
+    assert len(list(video.read(whole))) == 30
+    cut.write_bytes(whole.read_bytes()[: int(whole.stat().st_size * 0.6)])
+    with pytest.raises(VideoError, match=f"cut_heard.{suffix}: damaged"):
+        list(video.read(cut))
+
+
+# Time stamps
+
+
+def test_a_gap_in_time_is_a_gap_in_the_sample(folder):
+    """Where frames are further apart than the rate, each is taken once, and none is made up for later."""
+    ticks = [0, 10, 20, 30, 40, *range(240, 265)]  # one frame a second, a gap of 20 s, ten a second
+    path = write(folder / "gap.mkv", texture(30), ticks=ticks)
+    assert [f.time for f in video.read(path, fps=2)] == pytest.approx([0, 1, 2, 3, 4, 24, 24.5, 25, 25.5, 26])
+    assert len(list(video.read(path, fps=100))) == 30
+
+
+def test_times_that_the_container_rounds_are_on_the_grid(folder):
+    """A frame at 2/30 s has the time 0.067 s in Matroska, and one at 4/30 s the time 0.133 s."""
+    path = write(folder / "thirty.mkv", texture(12), rate=30)
+    assert [f.index for f in video.read(path, fps=15)] == [0, 2, 4, 6, 8, 10]
+
+
+def test_b_frames_in_a_container_without_times_of_presentation(folder):
+    """AVI has one time per packet, that of decoding; players show frames at those times in the order of display."""
+    x264 = "keyint=12:scenecut=0:bframes=2:b-adapt=0:threads=1"
+    path = write(folder / "b.avi", texture(12), x264=x264)
+    got = list(video.read(path))
+    assert "B" in {f.kind for f in got}
+    assert [f.time - got[0].time for f in got] == pytest.approx(np.arange(12) / 10)
+    assert [f.index for f in video.read(path, fps=5)] == [0, 2, 4, 6, 8, 10]
+    late = without_packets(write(folder / "b.mkv", texture(24), x264=x264), folder / "late_b.avi", 5)
+    assert np.diff([f.time for f in video.read(late)]) == pytest.approx(0.1)
+
+
+def test_times_that_fall_are_an_error_where_they_matter(folder):
+    parts = [write(folder / f"part{i}.ts", texture(10), ticks=list(range(at, at + 10))) for i, at in enumerate((50, 0))]
+    path = folder / "joined.ts"
+    path.write_bytes(b"".join(p.read_bytes() for p in parts))
+    assert len(list(video.read(path))) == 20
+    with pytest.raises(VideoError, match=r"joined.ts: time stamps fall at frame 10, from 0.9 s to -5 s; leave"):
+        list(video.read(path, fps=2))
+
+
+# Display metadata
+
+
+ONE = 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((0, ONE, -ONE, 0), lambda x: np.rot90(x, -1)),
+        ((-ONE, 0, 0, -ONE), lambda x: np.rot90(x, 2)),
+        ((0, -ONE, ONE, 0), lambda x: np.rot90(x)),
+        ((-ONE, 0, 0, ONE), lambda x: x[:, ::-1]),
+        ((0, ONE, ONE, 0), lambda x: x.swapaxes(0, 1)),
+    ],
+)
+def test_pictures_and_blocks_are_turned_as_players_turn_them(folder, matrix, shown):
+    """Where a block lies and where its prediction lies are painted into pictures, which are turned as pictures are."""
+
+    def painted(frame, height, width):
+        out = np.zeros((2, height, width), int)
+        for n, block in enumerate(frame.motions[0], 1):
+            x, y, w, h, dx, dy, _ = block.tolist()
+            out[0, y : y + h, x : x + w] = n
+            out[1, max(0, y + dy // 4) : y + dy // 4 + h, max(0, x + dx // 4) : x + dx // 4 + w] = n
+        return out
+
+    pictures = [x[:48] for x in texture(3, step=4)]
+    a, b, c, d = matrix
+    plain = list(video.read(write(folder / "plain.mp4", pictures)))
+    turned = write(folder / "turned.mp4", pictures, matrix=(a, b, 0, c, d, 0, 0, 0, 1 << 30))
+    assert len(plain[1].motions[0])
+    for coded, got in zip(plain, video.read(turned), strict=True):
+        want = shown(coded.picture)
+        np.testing.assert_array_equal(got.picture, want)
+        assert got.size == want.shape[:2]
+        for own, other in zip(painted(coded, 48, 64), painted(got, *got.size), strict=True):
+            np.testing.assert_array_equal(other, shown(own))
+    luma, _, _ = next(video.planes(turned))
+    assert luma.shape == next(video.read(turned)).size
+    video.reencode(turned, folder / "again.mp4")
+    assert [f.size for f in video.read(folder / "again.mp4")] == [f.size for f in video.read(turned)]
+
+
+def test_a_turn_that_is_no_multiple_of_90_degrees(folder):
+    diagonal = 46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30
+    with pytest.raises(VideoError, match="diagonal.mp4: frame 0 is shown turned by -45 degrees"):
+        next(video.read(write(folder / "diagonal.mp4", texture(1), matrix=diagonal)))
+
+
+def test_pixels_that_are_not_square_are_stretched(folder):
+    path = write(folder / "wide.mkv", texture(2), pixel=Fraction(3, 2))
+    assert {f.picture.shape for f in video.read(path)} == {(64, 96, 3)}
+    assert {f.picture.shape for f in video.read(path, size=28)} == {(28, 28, 3)}
+
+
+# Names and streams that FFmpeg takes for something else
+
+
+@pytest.mark.parametrize("name", ["cam1:2026-01-02T03:04:05.mkv", "http:x.mkv", "50%d.mkv", "-i.mkv", "file:a.mkv"])
+def test_a_name_is_a_file_and_no_address(folder, name, monkeypatch):
+    path = write(folder / name, texture(2))
+    monkeypatch.chdir(folder)
+    assert len(list(video.read(name))) == 2
+    assert video.reencode(path, path.with_name(f"again-{name}")) == 2
+
+
+def test_a_cover_and_an_unknown_codec_are_no_video(folder):
+    cover = folder / "cover.mp4"
+    with av.open(str(cover), "w") as out:
+        stream = out.add_stream("mjpeg", rate=1)
+        stream.height = stream.width = SIZE
+        stream.pix_fmt = "yuvj420p"
+        stream.disposition = av.stream.Disposition.attached_pic
+        out.mux(stream.encode(av.VideoFrame.from_ndarray(texture(1)[0], format="rgb24")))
+        out.mux(stream.encode())
+    unknown = write(folder / "unknown.mp4", texture(2))
+    unknown.write_bytes(unknown.read_bytes().replace(b"avc1", b"abcd"))
+    for path in (cover, unknown):
+        with pytest.raises(VideoError, match=f"{path.name}: holds no video stream that can be decoded"):
+            list(video.read(path))
 
 
 @pytest.mark.parametrize("fps", [0, -1, float("nan"), float("inf")])

@@ -51,6 +51,7 @@ def test_names_are_those_of_the_hardware():
     [
         ("field {sw = rw; hw = rw; we;} x = 0;", "x: sw=rw, hw=rw: a register block has no such field"),
         ("field {sw = rw; hw = r; onread = rclr;} x = 0;", "x: sw=rw, hw=r: a register block has no such field"),
+        ("regwidth = 64; accesswidth = 32; field {sw = rw; hw = r;} x[40] = 0;", "x: must lie in one word of 32 bits"),
         ("field {sw = rw; hw = w; onwrite = wzc; intr;} x = 0;", "x: sw=rw, hw=w: a register block has no such field"),
     ],
 )
