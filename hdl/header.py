@@ -53,8 +53,8 @@ def header(component: wiring.Component, top: str, path: str, command: str, ports
         "Parameters",
         *_table([(f"{name} = {value}", meaning) for name, value, meaning in _parameters(component.p, scope)]),
         "",
-        "Ports: direction, bits, name, meaning",
-        *_table([(f"{p['dir']:<4}{p['width']:>5}  {p['name']}", _meaning(p, sheet)) for p in ports]),
+        "Ports: direction, bits, name, meaning; of a packed port also where each field stands",
+        *_table([row for p in ports for row in _port(p, sheet)]),
         *(f"\n{name}: {sheet.final[name]}" for name in ("Latency", "Throughput")),
     ]
     wrapped = [part for line in "\n".join(lines).split("\n") for part in _wrapped(line)]
@@ -91,6 +91,15 @@ def _parameters(params: object, scope: str) -> Iterator[tuple[str, str, str]]:
             key = f"{scope}.{name}" if scope else name
             meaning = about[name].meaning if name in about else ""
             yield key, flat(params, scope).get(key, str(value)), meaning
+
+
+def _port(port: dict, sheet: Sheet) -> Iterator[tuple[str, str]]:
+    """A port, and its fields if it has several."""
+    yield f"{port['dir']:<4}{port['width']:>5}  {port['name']}", _meaning(port, sheet)
+    fields = port.get("fields", ())
+    for f in fields if len(fields) > 1 else ():
+        low, high = f["offset"], f["offset"] + f["width"] - 1
+        yield f"{'':<11}{f'[{high}:{low}]' if high > low else f'[{low}]':<11} {f['name']}", ""
 
 
 def _meaning(port: dict, sheet: Sheet) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,22 @@ from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
 from golden.function_params import ParamError, check
-from scripts import console
+from scripts import console, environment
 
 
-class Command(TyperCommand):
+class Narrow:
+    """Help in plain text on a terminal too narrow for tables, which would cut the names of options."""
+
+    columns = 100  # that the tables need
+    rich_markup_mode: Any
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if shutil.get_terminal_size().columns < self.columns:
+            self.rich_markup_mode = None
+        super().format_help(ctx, formatter)  # type: ignore[misc]  # of Typer's class beside this one
+
+
+class Command(Narrow, TyperCommand):
     """A command that accepts one design and finite numbers only."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -35,8 +48,10 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
-class Group(TyperGroup):
+class Group(Narrow, TyperGroup):
     """A group of commands, which prints its help if no command is named."""
+
+    columns = 60  # names of commands are short
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
@@ -44,6 +59,15 @@ class Group(TyperGroup):
 
 class Commands(Group):
     """All commands: every mistake on the command line ends in one line and exit code 2."""
+
+    def main(self, args: Any = None, *rest: Any, **extra: Any) -> Any:
+        if args is None:  # the command line of this process
+            try:
+                with _clear_errors():
+                    environment.prepare()
+            except typer.Exit as e:
+                sys.exit(e.exit_code)
+        return super().main(args, *rest, **extra)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         with _clear_errors():
@@ -67,7 +91,7 @@ def _clear_errors() -> Iterator[None]:
     except typer.TyperException as e:
         console.fail(_typed(e), 2)
     except OSError as e:
-        console.fail(f"{e.filename}: {e.strerror}" if e.filename else str(e), 2)
+        console.fail(f"{e.filename}: {e.strerror}" if e.filename else e.strerror or str(e), 2)
     except ValueError as e:
         console.fail(str(e), 2)
     except KeyboardInterrupt:
@@ -95,11 +119,12 @@ def _typed(e: Any) -> str:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise an interrupt again if it arrives in a destructor, where Python drops it.
+    """Treat SIGTERM, which batch systems send, as Ctrl-C, and raise either again where Python drops it.
 
-    Every Amaranth component has a destructor.
+    It drops what arrives in a destructor, and every Amaranth component has one.
     """
-    hook, alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
+    hook = sys.unraisablehook
+    before = {s: signal.signal(s, signal.default_int_handler) for s in (signal.SIGALRM, signal.SIGTERM)}
 
     def dropped(what: Any) -> None:
         if issubclass(what.exc_type, KeyboardInterrupt):
@@ -112,5 +137,6 @@ def interrupts() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
+        for s, handler in before.items():
+            signal.signal(s, handler)
         sys.unraisablehook = hook

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from golden.function_params import RATIO, ReSVParams, check
-from golden.text_files import check_regular
 from hdl import generated
 from hdl.design import load
 from hdl.emit import ALL, UNITS, Emitted, params_of
@@ -23,7 +22,7 @@ from synth import flow
 from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 160)
+out = Console(width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 
@@ -38,12 +37,6 @@ def folder(typed: str | Path) -> Path:
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"must be writable, and {nearest} is not: choose another place")
     return path
-
-
-def source(typed: str | Path) -> Path:
-    """An input file that is read more than once. Raises `ValueError` for a pipe."""
-    check_regular(Path(typed))
-    return Path(typed)
 
 
 def file(typed: str | Path) -> Path:

@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 from importlib import import_module, metadata
-from typing import Annotated
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
 
 # On matrix products this small threads cost up to 25 times what they give. NumPy reads this when it is imported.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -17,9 +19,17 @@ def _stop(*_: object) -> None:
 
 
 # During the imports, about a second, nothing would catch the exception of Ctrl-C.
-interrupt = signal.getsignal(signal.SIGINT)
-if interrupt is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _stop)
+usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+usual = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+for number in usual:
+    signal.signal(number, _stop)
+
+for name in ("golden", "hdl", "ip", "sim", "synth", "tb"):  # the wheel's other packages
+    found = find_spec(name)
+    origin = Path(found.origin) if found and found.origin else Path()
+    if origin.resolve().parent.parent != Path(__file__).resolve().parent.parent:
+        sys.stderr.write(f"error: {origin}: hides the package {name} of OpenVRex: rename it, or mend PYTHONPATH\n")
+        sys.exit(2)
 
 import typer  # noqa: E402
 
@@ -82,5 +92,5 @@ def _options(
     """
 
 
-if interrupt is signal.default_int_handler:
-    signal.signal(signal.SIGINT, interrupt)
+for number, handler in usual.items():
+    signal.signal(number, handler)

@@ -26,7 +26,7 @@ def fault_layout() -> data.StructLayout:
 class Retriever(Unit):
     """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home memory.
 
-    Instructions come in on `c` and end in order with a pulse on `done`; results go to registers through `set`.
+    Instructions come in on `c` and end in order with a pulse on `done`; results go to registers through `retrieve_set`.
 
     CLUSTER takes the next token's cluster, and tells how many clusters its context has. PLACE copies entries to where
     the KVMU's replies say; before each entry it makes the move that the KVMU asks for. FETCH copies the bursts of a
@@ -65,7 +65,7 @@ class Retriever(Unit):
     order : Out(stream of `hdl.retrieval.feeder.order_layout`) : CLEARs and SWITCHes
     budgeted : Out(1), if `wtu.budget` : rows take a budget, from the KVMU's answer to a BUDGET or SWITCH on
     budget : Out(24), if `wtu.budget` : its tokens less one
-    set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
+    retrieve_set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
     fault : Out(`fault_layout`) : one pulse until a reset
@@ -101,7 +101,7 @@ class Retriever(Unit):
                 "b": In(stream.Signature(burst_layout(k))),
                 "order": Out(stream.Signature(order_layout(p))),
                 **mode,
-                "set": Out(set_layout()),
+                "retrieve_set": Out(set_layout()),
                 "bus": Out(bus_signature(p)),
                 "done": Out(done_layout()),
                 "fault": Out(fault_layout()),
@@ -255,7 +255,8 @@ class Retriever(Unit):
 
     def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
         """Sets a register, unless it is R0."""
-        m.d.comb += [self.set.valid.eq(work.works & register.any()), self.set.to.eq(register), self.set.data.eq(value)]
+        pulse = self.retrieve_set
+        m.d.comb += [pulse.valid.eq(work.works & register.any()), pulse.to.eq(register), pulse.data.eq(value)]
 
     def _place(self, m: Module, copier: Copier, work: "_Work") -> None:
         """Copies an entry to its place, and before it the entry that moves home."""

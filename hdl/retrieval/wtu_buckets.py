@@ -1,9 +1,9 @@
 """The paper's variant of the WTU: one pass over the row for every bucket, from the highest, until the threshold."""
 
-from enum import IntEnum
 from typing import NamedTuple
 
 from amaranth import Module, Mux, Signal, Value
+from amaranth.lib import enum
 
 from hdl.arith.popcount import popcount
 from hdl.memory import SinglePortRam, collect_errors
@@ -12,7 +12,7 @@ from hdl.params import WtuParams, bits_for
 from hdl.retrieval import wtu_lanes as lanes
 
 
-class State(IntEnum):
+class State(enum.IntEnum, shape=2):
     """State of the row in the unit."""
 
     LOAD = 0  # a row comes in
@@ -272,7 +272,7 @@ class _Row:
     """The row in the unit."""
 
     def __init__(self, m: Module, p: WtuParams):
-        self.state = Signal(2, init=State.LOAD)
+        self.state = Signal(State, init=State.LOAD)
         self.load, self.th_state, self.passing = (comb(m, f"state_{e.name.lower()}", self.state == e) for e in State)
         self.busy = Signal()
         self.counted = Signal(range(p.count_words + 1))  # words of counts of the context that are there

@@ -1,8 +1,7 @@
 """Exact variant of the WTU: it finds the crossing code digit by digit, in several readings of the row."""
 
-from enum import IntEnum
-
 from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import enum
 
 from hdl.arith.popcount import popcount
 from hdl.memory import collect_errors
@@ -17,7 +16,7 @@ SETTLES = 3  # cycles from the last digit of a word until the walk can read a bi
 TEST_BIN = 1  # bin of the tests; tokens go to bin 0
 
 
-class State(IntEnum):
+class State(enum.IntEnum, shape=3):
     """What the unit does with the row."""
 
     READ = 0  # takes words of a reading, or waits for a row
@@ -350,7 +349,7 @@ class _Row:
     """The row in the unit, and the crossing code as far as it is known."""
 
     def __init__(self, m: Module, p: WtuParams):
-        self.state = Signal(3, init=State.READ)
+        self.state = Signal(State, init=State.READ)
         self.states = [comb(m, f"state_{e.name.lower()}", self.state == e) for e in State]
         self.reading = Signal(bits_for(p.readings))
         self.selects = comb(m, "selects", self.reading == p.readings - 1)  # in the last reading

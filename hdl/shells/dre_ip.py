@@ -164,10 +164,10 @@ class CommandEngine(Composite):
         for name, status in (("full", Status.FULL), ("range", Status.RANGE), ("bus", Status.BUS)):
             with m.If(retriever.fault[name] | (dre.bus_error if name == "bus" else 0)):
                 m.d.sync += code.eq(status)
-        with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
-            m.d.sync += self.result.eq(retriever.set.data)
-        with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
-            m.d.sync += self.count.eq(retriever.set.data)
+        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == RESULT)):
+            m.d.sync += self.result.eq(retriever.retrieve_set.data)
+        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == COUNT)):
+            m.d.sync += self.count.eq(retriever.retrieve_set.data)
         self._pass_counters(m, {"dre": dre, "retriever": retriever})
         return m
 

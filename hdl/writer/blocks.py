@@ -76,7 +76,8 @@ def _switch(test: Value, cases: list, variables: Variables) -> list[Node]:
         return [If(arms)]
     if not len(test):
         return bodies[0][1]
-    if len(test) == 1 and all(p is None or len(p) == 1 and p[0] in "01" for p, _ in bodies):
+    bit = len(test) == 1 and not variables.numbered(test, {})  # states have names also if there are two
+    if bit and all(p is None or len(p) == 1 and p[0] in "01" for p, _ in bodies):
         both = {p for ps, _ in bodies[:2] for p in ps or ()} == {"0", "1"}
         arms = [(None if p is None else test if p[0] == "1" else ~test, b) for p, b in bodies]
         return [If([arms[0], (None, arms[1][1])] if both else arms)]

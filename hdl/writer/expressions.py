@@ -14,13 +14,13 @@ from amaranth.hdl import Const, Signal, Value
 from amaranth.hdl._ast import Concat, Operator, Part, Shape, Slice, SwitchValue
 
 from hdl.writer.names import Names, variable
+from hdl.writer.results import NAME, Results
 from hdl.writer.variables import Var, Variables, WriterError
 
 BITWISE = {"&": "and", "|": "or", "^": "xor"}
 RING = {"+": "add", "-": "sub", "*": "mul"}
 COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_NAME = re.compile(r"%\w+")
 # What a line defines or assigns, which it does not read.
 _WRITTEN = re.compile(
     r"^(?:%\w+, )*%\w+ = |sv\.(?:(?:b?p)?assign|\w+_inout) %\w+|sv\.verbatim\.expr \"\{\{0\}\}\[\S+\(%\w+"
@@ -32,11 +32,12 @@ CHOICES = 4  # values beyond which a choice is a `case`
 SHARED = 3  # operators of a value that is read more than once and then has a name of its own
 
 
-class Expressions:
-    """The operations of one module.
+class Expressions(Results):
+    """The operations of one module, from values.
 
     vars : variables of signals · names : those taken in the module · read : operation that reads a variable
-    inlined : {id of a signal without a name: its value} · lines : operations so far, as MLIR text
+    state : the constant with the name of a variable's number, "" if that has none
+    choose : operation that chooses one of several results · inlined : {id of a signal without a name: its value}
     """
 
     def __init__(
@@ -44,92 +45,18 @@ class Expressions:
         variables: Variables,
         names: Names,
         read: Callable[[Var], str],
-        state: Callable[[Signal, int], str],
+        state: Callable[[Var, int], str],
         choose: Callable[[SwitchValue, str, list, int], str],
         inlined: dict[int, Value],
     ):
+        super().__init__(names)
         self.state, self.choose = state, choose
-        self.vars, self.names, self.read, self.inlined = variables, names, read, inlined
-        self.lines: list[str] = []
+        self.vars, self.read, self.inlined = variables, read, inlined
         self.target = "value"  # name of what is assigned, after which temporaries are named
-        self._numbers = 0
-        self._constants: dict[str, int] = {}
-        self._binary: dict[str, str] = {}  # the operation of two operands that made a result
-        self.temporaries: dict[str, int] = {}  # width of each wire that has no signal
         self._uses: dict[int, int] = {}
         self._costs: dict[int, int] = {}
         self._shared: dict[tuple[int, int], str] = {}
         self._kept: list[Value] = []  # so that no id is given twice
-
-    def op(self, text: str) -> str:
-        """Adds an operation and returns the name of its result."""
-        self._numbers += 1
-        self.lines.append(f"%{self._numbers} = {text}")
-        return f"%{self._numbers}"
-
-    def constant(self, value: int, width: int) -> str:
-        """A constant, modulo 2^width."""
-        value &= (1 << width) - 1
-        out = self.op(f"hw.constant {value - (1 << width) if value >> (width - 1) else value} : i{width}")
-        self._constants[out] = value
-        return out
-
-    def logic(self, name: str, a: str, b: str, width: int) -> str:
-        """The operation and, or or xor of two results, without what a constant makes needless."""
-        ones = (1 << width) - 1
-        for x, y in ((a, b), (b, a)):
-            if (known := self._constants.get(x)) is None:
-                continue
-            if known == (ones if name == "and" else 0):
-                return y
-            if name != "xor" and known == (0 if name == "and" else ones):
-                return x
-        a, b = (self._within(name, x, width) for x in (a, b))
-        out = self.op(f"comb.{name} {a}, {b} : i{width}")
-        self._binary[out] = name
-        return out
-
-    def compare(self, how: str, a: str, b: str, width: int) -> str:
-        """Whether a comparison holds."""
-        out = self.op(f"comb.icmp {how} {a}, {b} : i{width}")
-        # The printer writes |a and &a for the others.
-        if (how, self._constants.get(b)) not in (("ne", 0), ("eq", (1 << width) - 1)):
-            self._binary[out] = how
-        return out
-
-    def _within(self, name: str, x: str, width: int) -> str:
-        """An operand of and, or, xor: in parentheses if it is another operation, whose precedence few readers know."""
-        if self._binary.get(x, name) == name:
-            return x
-        return self.op(f'sv.verbatim.expr "({{{{0}}}})"({x}) : (i{width}) -> i{width}')
-
-    def mux(self, test: str, a: str, b: str, width: int) -> str:
-        """`a` if `test` is 1, else `b`."""
-        known = self._constants.get(test)
-        return self.op(f"comb.mux {test}, {a}, {b} : i{width}") if known is None else a if known else b
-
-    def concat(self, parts: Iterable[tuple[str, int]]) -> str:
-        """Parts (result, width), the lowest first, as one value."""
-        parts = list(parts)[::-1]
-        if len(parts) == 1:
-            return parts[0][0]
-        known = [self._constants.get(part) for part, _ in parts]
-        if None not in known:
-            number = reduce(lambda a, b: a << b[1][1] | b[0], zip(known, parts, strict=True), 0)
-            return self.constant(number, sum(width for _, width in parts))
-        return self.op(f"comb.concat {', '.join(p for p, _ in parts)} : {', '.join(f'i{w}' for _, w in parts)}")
-
-    def extract(self, value: str, width: int, start: int, stop: int) -> str:
-        """Bits of a result that has a name in the text."""
-        if (start, stop) == (0, width):
-            return value
-        return self.op(f"comb.extract {value} from {start} : (i{width}) -> i{stop - start}")
-
-    def named(self, value: str, width: int, name: str) -> str:
-        """The same result as a wire with a name."""
-        out = self.op(f'hw.wire {value} name "{self.names.new(name)}" : i{width}')
-        self.temporaries[out] = width
-        return out
 
     def count(self, value: Value, times: int = 1) -> int:
         """Notes more uses of a value, for different bits of it; its number of operators."""
@@ -162,9 +89,7 @@ class Expressions:
         inner = self.low(v, n)
         if not isinstance(v, Signal):
             inner = self.named(inner, n, self.name_of(v))
-        sign = self.extract(inner, n, n - 1, n)
-        if width - n > 1:
-            sign = self.op(f"comb.replicate {sign} : (i1) -> i{width - n}")
+        sign = self.replicate(self.extract(inner, n, n - 1, n), 1, width - n)
         return self.concat([(inner, n), (sign, width - n)])
 
     def low(self, v: Value, width: int) -> str:
@@ -218,7 +143,7 @@ class Expressions:
                 a, b = (self.bits(x, start, stop) for x in v.operands)
                 return self.logic(BITWISE[v.operator], a, b, stop - start)
             if isinstance(v, Operator) and v.operator == "~":
-                return self._not(self.bits(v.operands[0], start, stop), stop - start)
+                return self.inverse(self.bits(v.operands[0], start, stop), stop - start)
             if isinstance(v, SwitchValue):
                 return self._switch(v, lambda element: self.bits(element, start, stop), stop - start)
         size = n if self._shares(v) else stop
@@ -227,6 +152,22 @@ class Expressions:
             self._kept.append(v)
             self._shared[key] = self.named(self._low(v, size), size, self.name_of(v))
         return self.extract(self._shared[key], size, start, stop)
+
+    def number(self, var: Var | None, v: Value, at: int = 0) -> str:
+        """What a variable with names of its numbers takes, bits of a value, with those names; "" if it has none."""
+        if var is None or not var.numbers:
+            return ""
+        if isinstance(v, Const):
+            number = v.value >> at & (1 << var.width) - 1
+            return self.state(var, number) or self.constant(number, var.width)
+        if isinstance(v, Operator) and v.operator in ("s", "u"):
+            return self.number(var, v.operands[0], at)
+        stop = at + var.width
+        if isinstance(v, Slice):
+            return self.number(var, v.value, v.start + at) if stop <= len(v) else ""
+        if isinstance(v, SwitchValue) and not self._shares(v):
+            return self._switch(v, lambda x: self.number(var, x, at) or self.bits(x, at, stop), var.width)
+        return self.bits(v, at, stop)
 
     def signal(self, s: Signal, start: int, stop: int) -> str:
         """Bits of a signal."""
@@ -239,21 +180,26 @@ class Expressions:
 
     def all_of(self, value: str, width: int) -> str:
         """Whether all bits of a result are 1."""
-        return value if width == 1 else self.op(f"comb.icmp eq {value}, {self.constant(-1, width)} : i{width}")
+        return value if width == 1 else self.compare("eq", value, self.constant(-1, width), width)
 
     def true(self, v: Value) -> str:
         """Whether a value is not zero."""
         if len(v) < 2:
             return self.value(v, 1)
-        return self.op(f"comb.icmp ne {self.low(v, len(v))}, {self.constant(0, len(v))} : i{len(v)}")
+        return self.compare("ne", self.low(v, len(v)), self.constant(0, len(v)), len(v))
 
-    def matches(self, test: str, width: int, patterns: Iterable[str]) -> str:
-        """Whether a result fits one of the patterns of 0, 1 and -, the highest bit first."""
+    def matches(self, test: str, width: int, patterns: Iterable[str], var: Var | None = None) -> str:
+        """Whether a result fits one of the patterns of 0, 1 and -, the highest bit first.
+
+        var : the variable with names of its numbers that the result is
+        """
         found = []
         for pattern in patterns:
             if "-" not in pattern:
-                if width == 1:
-                    found.append(test if pattern == "1" else self._not(test, 1))
+                if var and (state := self.state(var, int(pattern, 2))):
+                    found.append(self.compare("eq", test, state, width))
+                elif width == 1:
+                    found.append(test if pattern == "1" else self.inverse(test, 1))
                 else:
                     found.append(self.compare("eq", test, self.constant(int(pattern, 2), width), width))
                 continue
@@ -280,11 +226,6 @@ class Expressions:
         own = variable(getattr(v, "src_loc", None))
         return own if own and own not in ("out", "value", "m") else f"{self.target}_{_kind(v)}"
 
-    def _not(self, value: str, width: int) -> str:
-        if value in self._constants:
-            return self.constant(~self._constants[value], width)
-        return self.op(f"comb.xor {value}, {self.constant(-1, width)} : i{width}")
-
     def _parts(self, v: Concat, start: int, stop: int) -> list[tuple[str, int]]:
         parts: list[tuple[str, int]] = []
         at, i = 0, 0
@@ -293,7 +234,7 @@ class Expressions:
             same = sum(1 for _ in takewhile(lambda other, part=part: alike(other, part), v.parts[i:]))
             inside = [at + k * n for k in range(same) if start <= at + k * n and at + (k + 1) * n <= stop]
             if n and len(inside) == same > 1:  # the value once, and how often
-                parts.append((self.op(f"comb.replicate {self.low(part, n)} : (i{n}) -> i{same * n}"), same * n))
+                parts.append((self.replicate(self.low(part, n), n, same), same * n))
                 at, i = at + same * n, i + same
                 continue
             low, high = max(start, at), min(stop, at + n)
@@ -310,14 +251,16 @@ class Expressions:
         n = len(v)
         if not n or not v.shape().signed:
             return self.constant(0, width)
-        sign = self.bits(v, n - 1, n)
-        return sign if width == 1 else self.op(f"comb.replicate {sign} : (i1) -> i{width}")
+        return self.replicate(self.bits(v, n - 1, n), 1, width)
 
     def _switch(self, v: SwitchValue, arm: Callable[[Value], str], width: int) -> str:
         n = len(v.test)
         if not n:
             return arm(v.cases[0][1])
-        test = self.low(v.test, n)
+        test, var = self.low(v.test, n), self.vars.numbered(v.test, self.inlined)
+        if (known := self.known(test)) is not None:
+            found = (x for ps, x in v.cases if ps is None or any(_fits(known, p) for p in ps))
+            return next((arm(x) for x in found), self.constant(0, width))
         patterns = [p for ps, _ in v.cases for p in ps or ()]
         if len(v.cases) > CHOICES and not any("-" in p for p in patterns):
             arms = [(ps, arm(element)) for ps, element in v.cases]
@@ -331,13 +274,14 @@ class Expressions:
         full = whens[-1][0] is None or not any("-" in p for p in covered) and len(covered) == 1 << n
         out = whens.pop()[1] if full else self.constant(0, width)
         for patterns, value in reversed(whens):
-            if n == 1 and tuple(patterns) == ("0",):
+            # Mux(test, a, b) is two cases, the first for 0.
+            if n == 1 and tuple(patterns) == ("0",) and not var:
                 out = self.mux(test, out, value, width)
-            elif len(v.cases) == 2 and tuple(patterns) == ("0" * n,):  # Mux(test, a, b) with a test of several bits
-                some = self.op(f"comb.icmp ne {test}, {self.constant(0, n)} : i{n}")
+            elif len(v.cases) == 2 and tuple(patterns) == ("0" * n,) and not var:
+                some = self.compare("ne", test, self.constant(0, n), n)
                 out = self.mux(some, out, value, width)
             else:
-                out = self.mux(self.matches(test, n, patterns), value, out, width)
+                out = self.mux(self.matches(test, n, patterns, var), value, out, width)
         return out
 
     def _part(self, v: Part, width: int) -> str:
@@ -386,30 +330,28 @@ class Expressions:
             if op == "~":
                 if isinstance(x, Operator) and x.operator in INVERSE and not self._shares(x):
                     return self._compare(INVERSE[x.operator], *x.operands)
-                return self._not(self.low(x, width), width)
+                return self.inverse(self.low(x, width), width)
             if op == "-":
-                return self.op(f"comb.sub {self.constant(0, width)}, {self.value(x, width)} : i{width}")
+                return self.sum("sub", self.constant(0, width), self.value(x, width), width)
             if op in ("b", "r|"):
                 return self.true(x)
             if not len(x):
                 return self.constant(op == "r&", 1)
             inner = self.low(x, len(x))
             if op == "r&":
-                return (
-                    inner if len(x) == 1 else self.op(f"comb.icmp eq {inner}, {self.constant(-1, len(x))} : i{len(x)}")
-                )
+                return self.all_of(inner, len(x))
             if op == "r^":
-                return inner if len(x) == 1 else self.op(f"comb.parity {inner} : i{len(x)}")
+                return self.parity(inner, len(x))
         y = operands[1]
-        if op == "*" and isinstance(y, Const) and y.value > 0 and y.value & (y.value - 1) == 0:
-            return self._shift("<<", x, Const(y.value.bit_length() - 1), width)
-        if op in BITWISE or op in RING:
-            a, b = self.value(x, width), self.value(y, width)
-            if op in BITWISE or op == "+" and (0 in (self._constants.get(a), self._constants.get(b))):
-                return self.logic(BITWISE.get(op, "or"), a, b, width)
-            out = self.op(f"comb.{RING[op]} {a}, {b} : i{width}")
-            self._binary[out] = op
-            return out
+        if op in ("*", "//", "%"):
+            if op == "*" and isinstance(x, Const):
+                x, y = y, x
+            if isinstance(y, Const) and y.value > 0 and y.value & (y.value - 1) == 0:
+                return self._power(op, x, y.value.bit_length() - 1, width)
+        if op in BITWISE:
+            return self.logic(BITWISE[op], self.value(x, width), self.value(y, width), width)
+        if op in RING:
+            return self.sum(RING[op], self.value(x, width), self.value(y, width), width)
         if op in COMPARE:
             return self._compare(op, x, y)
         if op in ("<<", ">>"):
@@ -418,22 +360,29 @@ class Expressions:
             n = max(width, len(x), y.value.bit_length())
             kind = {"//": "divu", "%": "modu"}[op]
             out = self.op(f"comb.{kind} {self.value(x, n)}, {self.constant(y.value, n)} : i{n}")
-            return out if n == width else self.extract(self.named(out, n, f"{self.target}_{kind[:3]}"), n, 0, width)
+            return out if n == width else self.extract(self.named(out, n, self.name_of(v)), n, 0, width)
         raise WriterError(f"operator {op}: divides by a value; use shifts or a table")
+
+    def _power(self, op: str, x: Value, zeros: int, width: int) -> str:
+        """Product, quotient or remainder of a value and 2^zeros."""
+        if op != "%":
+            return self._shift("<<" if op == "*" else ">>", x, Const(zeros), width)
+        kept = min(zeros, width)
+        parts = [(self.value(x, kept), kept)] if kept else []
+        return self.concat(parts + ([(self.constant(0, width - kept), width - kept)] if width > kept else []))
 
     def _compare(self, op: str, x: Value, y: Value) -> str:
         shape = Shape._unify((x.shape(), y.shape()))
         n = max(1, shape.width)
         how = COMPARE[op]
+        for value, other in ((x, y), (y, x)):
+            var = self.vars.numbered(value, self.inlined) if isinstance(other, Const) else None
+            if how in ("eq", "ne") and var and var.width == n and (state := self.state(var, other.value)):
+                return self.compare(how, self.value(value, n), state, n)
         if n == 1 and how in ("eq", "ne") and isinstance(y, Const):
-            return self.value(x, 1) if (y.value != 0) == (how == "eq") else self._not(self.value(x, 1), 1)
+            return self.value(x, 1) if (y.value != 0) == (how == "eq") else self.inverse(self.value(x, 1), 1)
         if how not in ("eq", "ne"):
-            zero = isinstance(y, Const) and not y.value, isinstance(x, Const) and not x.value
-            if not shape.signed and (how in ("lt", "ge") and zero[0] or how in ("gt", "le") and zero[1]):
-                return self.constant(how in ("ge", "le"), 1)  # numbers without a sign are at least 0
             how = f"{'s' if shape.signed else 'u'}{how}"
-        if isinstance(x, Signal) and isinstance(y, Const) and (state := self.state(x, y.value)):
-            return self.compare(how, self.value(x, n), state, n)
         return self.compare(how, self.value(x, n), self.value(y, n), n)
 
     def _shift(self, op: str, x: Value, y: Value, width: int) -> str:
@@ -444,11 +393,11 @@ class Expressions:
             return self.concat(parts + ([(self.value(x, width - y.value), width - y.value)] if width > y.value else []))
         if op == "<<":
             n = max(width, len(y))
-            out = self.op(f"comb.shl {self.value(x, n)}, {self.value(y, n)} : i{n}")
+            out = self.shift("shl", self.value(x, n), self.value(y, n), n)
         else:
             n = max(len(x), len(y), width)
             how = "shrs" if x.shape().signed else "shru"
-            out = self.op(f"comb.{how} {self.value(x, n)}, {self.value(y, n)} : i{n}")
+            out = self.shift(how, self.value(x, n), self.value(y, n), n)
         return out if n == width else self.extract(self.named(out, n, f"{self.target}_shifted"), n, 0, width)
 
 
@@ -457,12 +406,12 @@ def needed(lines: list[str]) -> tuple[list[str], dict[str, int]]:
 
     Bits of a variable are those of the results that read it.
     """
-    uses = Counter(name for line in lines for name in _NAME.findall(line))
+    uses = Counter(name for line in lines for name in NAME.findall(line))
     kept = []
     for line in reversed(lines):
         found = _PURE.match(line)
         if found and uses[found[1]] == 1:
-            uses.subtract(_NAME.findall(line))
+            uses.subtract(NAME.findall(line))
         else:
             kept.append(line)
     bits: dict[str, int] = {}
@@ -472,7 +421,7 @@ def needed(lines: list[str]) -> tuple[list[str], dict[str, int]]:
         elif read := _READ.match(line):
             bits[read[2]] = bits.get(read[2], 0) | bits.get(read[1], 0)
         else:
-            bits |= dict.fromkeys((name for name in _NAME.findall(_WRITTEN.sub("", line))), -1)
+            bits |= dict.fromkeys((name for name in NAME.findall(_WRITTEN.sub("", line))), -1)
     return kept[::-1], bits
 
 
@@ -504,9 +453,15 @@ def operands(v: Value) -> list[Value]:
     return list(v.parts) if isinstance(v, Concat) else []
 
 
+def _fits(number: int, pattern: str) -> bool:
+    """Whether a number fits a pattern of 0, 1 and -."""
+    return all(bit in ("-", str(number >> i & 1)) for i, bit in enumerate(reversed(pattern)))
+
+
 def _kind(v: Value) -> str:
     """What a value without a name is."""
     if isinstance(v, Operator):
         kinds = {"+": "sum", "-": "difference", "*": "product", "<<": "shifted", ">>": "shifted", "~": "inverse"}
+        kinds |= {"//": "quotient", "%": "remainder"}
         return kinds.get(v.operator, "term")
     return {"SwitchValue": "choice", "Concat": "word", "Part": "part"}.get(type(v).__name__, "term")

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from amaranth.hdl import Const, Format, Instance, MemoryInstance, Signal, Value
+from amaranth.hdl import Instance, MemoryInstance, Signal, Value
 from amaranth.hdl._ast import SwitchValue
 from amaranth.hdl._ir import Design
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 
-from hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, reads, sets, tests
+from hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
 from hdl.writer.circt import BEHIND, Language, exported
 from hdl.writer.expressions import Expressions, needed
 from hdl.writer.loops import levels
@@ -234,10 +234,8 @@ class _Module:
         """What in this module has rules."""
         out = Inside(tuple(self.part.fragment.origins or ()))
         for var in self.part.drivers:
-            numbers = _states(var.signal)
-            kept = self.part.drivers[var] not in ("comb", "memory") and var in self.places
-            if kept and numbers and var.width == len(var.signal):
-                out.states[self._named(var, ports)] = var.width, dict(sorted(numbers.items()))
+            if self.part.drivers[var] not in ("comb", "memory") and var in self.places and var.numbers:
+                out.states[self._named(var, ports)] = var.width, dict(sorted(var.numbers.items()))
         for queue in self.part.fragment.origins or ():
             if isinstance(queue, SyncFIFO | SyncFIFOBuffered):
                 for to, ends in ((out.overflow, (queue.w_en, queue.w_rdy)), (out.underflow, (queue.r_en, queue.r_rdy))):
@@ -266,18 +264,19 @@ class _Module:
             return self.e.op(f"sv.read_inout {self.places[var]} : !hw.inout<i{var.width}>")
         return self.e.constant(var.init, var.width)  # nothing drives it
 
-    def _state(self, signal: Signal, number: int) -> str:
-        """The constant with the name of a state; "" if that number has none."""
-        name, n = _states(signal).get(number), len(signal)
-        if not name:
+    def _state(self, var: Var | None, number: int) -> str:
+        """The constant with the name of a variable's number; "" if it has none."""
+        name = var.numbers.get(number) if var else None
+        if var is None or not name:
             return ""
+        n = var.width
         key = name, number, n
         if key not in self.states:
-            own = self.names.new(name)
+            own = self.names.new(name if self.names.free(name) else f"{var.name.upper()}_{name}")
             value = number - (1 << n) if number >> (n - 1) else number
             self.states[key] = f"%{own}"
             line = f'%{own} = sv.localparam {{value = {value} : i{n}, name = "{own}"}} : i{n}'
-            self.constants.append((signal.name, number, line))
+            self.constants.append((var.name, number, line))
         return self.states[key]
 
     def _instantiate(self, label: str, module: str, generic: str, pins: list[Pin], values: dict[str, str]) -> list[str]:
@@ -368,15 +367,13 @@ class _Module:
         self.e.lines.append(self.writer.language.clocked(clk, body))
 
     def _initial(self, var: Var, assign: str) -> str:
-        value = self._state(var.signal, var.init) or self.e.constant(var.init, var.width)
+        value = self._state(var, var.init) or self.e.constant(var.init, var.width)
         return f"sv.{assign} {self.places[var]}, {value} : i{var.width}"
 
     def _block(self, block: Block) -> None:
         if _continuous(block):
             self._assigns(block)
         elif block.domain == "comb":
-            if own := reads(block.body, self.vars, self.part.inlined) & set(block.vars):
-                raise WriterError(f"signal {own.pop().name}: read by what assigns its bits; make it two signals")
             starts = [self._initial(var, "bpassign") for var in block.vars if not _covered(var, block.body)]
             body = self._nodes(block.body, "bpassign")
             self.e.lines.append(self.writer.language.combinational("\n".join([*starts, body])))
@@ -421,8 +418,7 @@ class _Module:
             return self._case(node, assign)
         if node.index is not None:
             return self._indexed(node, node.index, assign)
-        known = isinstance(node.value, Const) and (node.low, node.high) == (0, len(node.var.signal))
-        value = self._state(node.var.signal, node.value.value) if known else ""
+        value = self.e.number(node.var if node.high - node.low == node.var.width else None, node.value, node.at)
         value = value or self.e.bits(node.value, node.at, node.at + node.high - node.low)
         to = self._slice(node.var, node.low, node.high)
         return f"sv.{assign} {to}, {value} : i{node.high - node.low}{self._place(node)}"
@@ -460,8 +456,9 @@ class _Module:
 
     def _chain(self, arms: list[tuple[str | None, list[Node]]], assign: str) -> str:
         (test, body), *rest = arms
-        if test is None:
-            return self._nodes(body, assign)
+        known = 1 if test is None else self.e.known(test)
+        if test is None or known is not None:
+            return self._nodes(body, assign) if known else self._chain(rest, assign) if rest else ""
         out = f"sv.if {test} {{\n{self._nodes(body, assign)}\n}}"
         return f"{out} else {{\n{self._chain(rest, assign)}\n}}" if rest else out
 
@@ -476,18 +473,18 @@ class _Module:
 
     def _arms(self, value: Value, test: str, arms: list[Arm]) -> str:
         """A `case` over a value, whose result is `test`, with the patterns (without -) and the text of each arm."""
-        n, operands, patterns = len(value), [test], []
+        n, operands, patterns, var = len(value), [test], [], self.vars.numbered(value, self.part.inlined)
         if arms[-1][0] is None or sum(len(p or ()) for p, _ in arms) < 1 << n:
             arms = arms if arms[-1][0] is None else [*arms, (None, "")]
         else:  # all numbers have an arm, and lint tools want a default
             last, text = arms[-1]
-            state = self._state(value, int(last[0], 2)) if isinstance(value, Signal) else ""
+            state = self._state(var, int(last[0], 2))
             arms = [*arms[:-1], (None, f'sv.verbatim "// {state[1:]}"\n{text}' if state else text)]
         for p, _ in arms:
             if p is None:
                 patterns.append("unit")
                 continue
-            states = [self._state(value, int(x, 2)) if isinstance(value, Signal) else "" for x in p]
+            states = [self._state(var, int(x, 2)) for x in p]
             if len(p) == 1 and not states[0]:
                 patterns.append(_pattern(int(p[0], 2), n))
                 continue
@@ -568,19 +565,6 @@ def _runs(bits: int) -> Iterator[tuple[int, int]]:
         width = (~rest & -~rest).bit_length() - 1
         yield at, at + width
         at += width
-
-
-def _states(signal: Signal) -> dict[int, str]:
-    """Names of a signal's values, by number: the states of a machine, or the members of an enumeration."""
-    if isinstance(signal._format, Format.Enum):
-        return dict(signal._format._variants)
-    out = {}
-    for number in range(1 << len(signal)) if signal.decoder is not None else ():
-        try:
-            out[number] = str(signal.decoder(number)).partition("/")[0]
-        except KeyError:  # a number without a state
-            continue
-    return out
 
 
 def _pattern(number: int, bits: int) -> str:

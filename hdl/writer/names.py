@@ -43,6 +43,10 @@ class Names:
     def __init__(self):
         self._taken: set[str] = set()
 
+    def free(self, name: str) -> bool:
+        """Whether `new` would give this name."""
+        return legal(name) not in self._taken
+
     def new(self, name: str) -> str:
         """`name` if it is free, or with the lowest number from 2 that makes it so."""
         name = out = legal(name)

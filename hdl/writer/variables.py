@@ -1,6 +1,6 @@
 """Signals of a design as variables of Verilog: a signal with a layout is one variable for each field."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amaranth.hdl import Format, Signal, Value
@@ -16,12 +16,14 @@ class Var:
     """Bits `start` to `start + width - 1` of a signal, which are a field of it or all of it.
 
     field : path of the field, "" of a whole signal
+    numbers : names of its numbers: the states of a machine, or the members of an enumeration
     """
 
     signal: Signal
     start: int
     width: int
     field: str
+    numbers: Mapping[int, str]
 
     # Signals have no equality of their own: two variables are the same if they are the same bits of one signal.
     def __eq__(self, other: object) -> bool:
@@ -59,12 +61,12 @@ class Variables:
         """The variables of a signal, lowest bits first; none of a signal without bits."""
         if id(signal) not in self._of:
             found = sorted(_fields(signal, signal._format, ""), key=lambda f: f[0])
-            whole = sum(width for _, width, _ in found) == len(signal)
+            whole = sum(width for _, width, *_ in found) == len(signal)
             at = 0
-            for start, width, _ in found:
+            for start, width, *_ in found:
                 whole, at = whole and start == at, start + width
             if not whole:  # a union, or a layout with gaps
-                found = [(0, len(signal), "")]
+                found = [(0, len(signal), "", {})]
             self._of[id(signal)] = signal, [Var(signal, *f) for f in found if f[1]]
         return self._of[id(signal)][1]
 
@@ -75,6 +77,23 @@ class Variables:
             if low < high:
                 yield var, low - var.start, high - var.start
 
+    def numbered(self, value: Value, inlined: dict[int, Value]) -> Var | None:
+        """The variable with names of its numbers that a value is; `None` if it is no such variable."""
+        start, stop = 0, len(value)
+        while isinstance(value, Slice | Operator) or id(value) in inlined:
+            if isinstance(value, Slice):
+                start, stop, value = start + value.start, stop + value.start, value.value
+            elif isinstance(value, Operator):
+                if value.operator not in ("s", "u"):
+                    return None
+                value = value.operands[0]
+            else:
+                value = inlined[id(value)]
+        for var in self.of(value) if isinstance(value, Signal) else ():
+            if (var.start, var.stop) == (start, stop):
+                return var if var.numbers else None
+        return None
+
 
 def pin_name(port: str, var: Var | None) -> str:
     """The name in the text of a design's port, or of the field of a stream's payload that it carries."""
@@ -82,8 +101,8 @@ def pin_name(port: str, var: Var | None) -> str:
     return port if var is None or stream == port else f"{stream}_{var.field or 'payload'}"
 
 
-def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int, str]]:
-    """Lowest bit, width and path of every field of a signal that is a plain number."""
+def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int, str, Mapping[int, str]]]:
+    """Lowest bit, width and path of every field of a signal that is a plain number, and the names of its numbers."""
     if isinstance(form, Format.Struct):
         for name, inner in form._fields.items():
             yield from _fields(signal, inner, f"{path}_{name}".lstrip("_").replace(".", "_"))
@@ -96,7 +115,19 @@ def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int,
         else:
             start, value = start + value.start, value.value
     width = len(_value(form, signal))
-    yield (start, width, path) if value is signal else (0, len(signal), "")
+    yield (start, width, path, _numbers(signal, form)) if value is signal else (0, len(signal), "", {})
+
+
+def _numbers(signal: Signal, form: object) -> Mapping[int, str]:
+    if isinstance(form, Format.Enum):
+        return form._variants
+    out = {}
+    for number in range(1 << len(signal)) if signal.decoder is not None else ():
+        try:
+            out[number] = str(signal.decoder(number)).partition("/")[0]
+        except KeyError:  # a number without a state
+            continue
+    return out
 
 
 def _value(form: object, signal: Signal) -> Value:

@@ -67,7 +67,7 @@ def command(
     numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
     from synth.sweep.dask_run import cluster
 
     repeat = again(first, last, waves)
@@ -88,6 +88,7 @@ def command(
         flat = not repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
         simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units], flat)
         key = asdict(asked) | {"generate": generate, "layers": layers}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, stream, simulator, key)
         many = workers or (None if scheduler else WORKERS)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))

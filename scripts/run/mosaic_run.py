@@ -88,7 +88,7 @@ def run(
     json: bool,
 ) -> None:
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
 
     started, found, o = time.perf_counter(), asked.entry(p), asked.options
     with ExitStack() as stack:
@@ -103,6 +103,7 @@ def run(
         stream = MosaicStream(found, segments, shown.decoder, p, room)
         what: dict[str, Any] = {"source": shown.source, "policy": "mosaic", "params": asdict(found.params)}
         what |= {"room": asdict(room)}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
         # The number of programs follows from the core's numbers, so the bar has no end.
         records = play(engine, bar, 0, repeat, cache(lambda: connect(stack)))

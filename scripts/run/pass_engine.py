@@ -4,12 +4,13 @@ The folder of a run has golden's passes (`tb.library.pass_files`), `passes.jsonl
 ended on the RTL, and the samples of its counters. A run that was stopped goes on from there: nothing runs twice.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from distributed import Client, as_completed
 
 from golden.atomic_files import replacing, write_atomically
-from golden.function_params import check
+from golden.function_params import ParamError, check
 from synth.sweep import point_costs
 from synth.sweep.dask_run import ClusterError
 from tb.library.core_simulator import LATENCY, CoreSimulator
@@ -54,6 +55,25 @@ def play(folder: Path, number: int) -> dict[str, Any]:
 def samples_of(folder: Path, number: int) -> Path:
     """The file of a pass's samples."""
     return folder / f"samples-{number:05d}.npz"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other commands from running in a folder. Raises `ParamError` if one runs there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system drops it with the process, however that ends
+    except BlockingIOError:
+        os.close(own)
+        why = "must be free, and another command runs in it: wait for its end, or choose another folder"
+        raise ParamError(f"-o={str(folder)!r}: {why}") from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(own)
 
 
 class PassEngine:

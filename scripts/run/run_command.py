@@ -117,7 +117,7 @@ def command(
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
     from synth.sweep.dask_run import cluster
 
     _check_used(ctx, policy)
@@ -156,6 +156,7 @@ def command(
     asked["function"] = asdict(run.core.dre.params)
     with ExitStack() as stack:
         bar = stack.enter_context(Bar(quiet=json, transient=False))
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
         connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
         records = play(engine, bar, layers * frames, repeat, connect)

@@ -96,7 +96,7 @@ def run(
     json: bool,
 ) -> None:
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from scripts.run.pass_engine import PassEngine
+    from scripts.run.pass_engine import PassEngine, alone
 
     started, entry, o = time.perf_counter(), asked.entry(p), asked.options
     with ExitStack() as stack:
@@ -113,6 +113,7 @@ def run(
         stream = WindowStream(entry, segments, shown.decoder, p, asked.at_once, asked.slots)
         what: dict[str, Any] = {"source": shown.source, "policy": asked.policy, "params": asdict(entry.params)}
         what |= {"at_once": asked.at_once, "slots": stream.plan.shape.recent}
+        stack.enter_context(alone(folder))
         engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
         records = play(engine, bar, stream.total, repeat, cache(lambda: connect(stack)))
     found = differences(records)

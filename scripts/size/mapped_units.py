@@ -28,12 +28,7 @@ def valid() -> list[str]:
 
 Liberty = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--liberty",
-        parser=console.source,
-        metavar="PATH",
-        help="Liberty file (may be .gz); repeat it for a library in several files.",
-    ),
+    typer.Option("--liberty", help="Liberty file (may be .gz); repeat it for a library in several files."),
 ]
 Effort = Annotated[str, typer.Option("--effort", help="Map for least area or for least delay: area or speed.")]
 Target = Annotated[

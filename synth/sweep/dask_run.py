@@ -2,9 +2,11 @@
 
 import shutil
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -126,14 +128,25 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _client(address: Any, timeout: int) -> Client:
+def _client(address: Any, timeout: float) -> Client:
     """A client of the scheduler at an address or of a cluster. Raises `ClusterError` if none answers."""
     dask.config.set({"distributed.comm.timeouts.connect": timeout})  # also limits the wait for a scheduler that is lost
+    found: futures.Future[Client] = futures.Future()
+
+    def connect() -> None:
+        try:
+            found.set_result(Client(address, timeout=timeout))
+        except BaseException as e:  # for the thread that waits
+            found.set_exception(e)
+
     try:
-        return Client(address, timeout=timeout)
+        # Dask itself waits for minutes on a server that accepts and says nothing; so it waits in a thread of its own.
+        threading.Thread(target=connect, daemon=True).start()
+        return found.result(timeout + timeout / 10)
     except (OSError, ValueError) as e:
         fix = "start one with 'dask scheduler', or check the address"
-        raise ClusterError(f"{address}: no scheduler answers within {timeout} s; {fix} ({e})") from None
+        why = str(e) or "it accepts and says nothing"
+        raise ClusterError(f"{address}: no scheduler answers within {timeout} s; {fix} ({why})") from None
 
 
 def _wait(client: Client, address: str) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+from golden.atomic_files import write_atomically
 from tb.library.runner import BUILD
 from tb.library.yosys import run_yosys
 
@@ -25,13 +26,12 @@ def write_wave(folder: Path, il: str, name: str, frames: int) -> tuple[str, Path
     witness = _witness(json.loads((folder / MAP).read_text()), (folder / BITS).read_text(), frames)
     (folder / "a.yw").write_text(json.dumps(witness))
     wave = WAVES / f"{name}-{hashlib.sha256(il.encode()).hexdigest()[:8]}.vcd"
-    wave.parent.mkdir(parents=True, exist_ok=True)
-    part = wave.with_suffix(".part.vcd")
-    log = run_yosys([f"read_rtlil {folder / WORDS}", f"sim -r {folder / 'a.yw'} -vcd {part}"])
+    made = folder / "a.vcd"  # Yosys takes no name with spaces, which the waveform's place may have
+    log = run_yosys([f"read_rtlil {folder / WORDS}", f"sim -r {folder / 'a.yw'} -vcd {made}"])
     broken = re.search(r"Assertion (\S+) \((\S+)\) failed", log)
     if not broken or "was not found" in log:
         raise RuntimeError(f"the counterexample does not break a claim in a simulation: {log[-500:]}")
-    part.replace(wave)
+    write_atomically(wave, made.read_bytes())
     cell = re.escape(broken[2].replace("_witness_.assert_", "$"))
     message = re.search(rf'  cell \$check {cell}\n(?:    .*\n)*?    parameter \\FORMAT "([^"]*)"', il)
     return (message[1] if message else "") or "the claim", wave

@@ -177,6 +177,8 @@ def build(
         for o in kept.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
         make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *options]
+        # Verilator's makefile refuses a path with spaces, though all that it names but its own files is relative.
+        make += ["CURDIR=obj"]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
         _run(make, folder / "make.log", cwd=folder, env=env)

@@ -1,8 +1,12 @@
 """What all tests share: checks that explain themselves, and the slow tests that `make check` leaves out."""
 
+import signal
 from pathlib import Path
 
 import pytest
+
+# A script that starts tests with `&`, and nohup, has them ignore SIGINT; commands under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Checks outside of test files explain a failed `assert` as tests do.
 pytest.register_assert_rewrite("tb.checks", "tb.library")

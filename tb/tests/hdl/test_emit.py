@@ -17,13 +17,15 @@ from amaranth.lib.data import Layout
 from typer.testing import CliRunner
 
 from golden.arithmetic.secded import check_bits
-from hdl.emit import ALL, UNITS, Emitted, component_of, emit, params_of
-from hdl.header import ONE_FILE
+from hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, emit, in_text, params_of
+from hdl.header import ONE_FILE, header
+from hdl.leaf import Leaves
 from hdl.memory import KINDS, bodies
 from hdl.params import PRESETS, ParamError, override, preset
 from hdl.ports import ports
 from hdl.writer.circt import Language
 from scripts.main import app
+from tb.library.needless import needless, numbered
 from tb.library.runner import ROOT, lint
 from tb.library.yosys import run_yosys
 
@@ -57,7 +59,8 @@ def icarus(unit: Emitted, file: Path) -> str:
 
 
 def clean(unit: Emitted, folder: Path) -> bool:
-    """Whether Verilator, slang, Icarus and Yosys read it without a warning."""
+    """Whether Verilator, slang, Icarus and Yosys read it without a warning, and every operation does something."""
+    assert needless(unit.verilog) == []
     assert lint(unit, folder) == ""
     assert slang(folder / unit.file) == []
     assert icarus(unit, folder / unit.file) == ""
@@ -100,6 +103,18 @@ def test_systemverilog_lints_clean(unit, tmp_path):
     for new, old in {"always_ff": "always", "logic": "reg", "always_comb": "always @*"}.items():
         text = re.sub(rf"\b{new}\b", old, text)
     assert text.split() == plain.verilog.partition(ONE_FILE)[2].split()
+
+
+@pytest.mark.parametrize("unit", ["core_ip", "motion_mask"])
+def test_states_have_names(unit):
+    """No register of states is compared with, or takes, a number in digits; the same text with one number is found."""
+    leaves = Leaves(unit)
+    design = elaborated_unit(unit, component_of(unit, params_of(unit, preset("tiny"))), unit, leaves)
+    writer = in_text(design, unit, leaves)
+    registers = {module: set(inside.states) for module, inside in writer.inside.items()}
+    text, state = writer.verilog(), next(state for states in registers.values() for state in states)
+    assert numbered(text, registers) == []
+    assert numbered(re.sub(rf"\b{state} <= \w+;", f"{state} <= 3'h1;", text), registers)
 
 
 def part(unit: Emitted, top: str, empty: Collection[str] = ()) -> Emitted:
@@ -241,6 +256,7 @@ def test_memories_can_be_left_to_macros(tmp_path):
     """A black box takes the place of each kind; with the bodies back the unit is the one that is emitted whole."""
     whole, left = tiny("dre"), emit("dre", preset("tiny").core.dre, memory_bodies=False)
     assert "reg [WIDTH-1:0] mem" not in left.verilog + left.memories
+    assert clean(replace(left, verilog=left.verilog + left.memories, memories=""), tmp_path / "lint")
     assert {f.name for f in left.write(tmp_path)} == {"dre.v", "dre_memories.v", "manifest.json"}
     assert re.findall(r"^module (\w+)", left.memories, re.M) == ["dre_ram_1r1w", "dre_ram_1rw"]
     log = read(left, "proc", "flatten", "memory_collect", "select -list t:$mem_v2 t:dre_ram_* %u")
@@ -262,6 +278,21 @@ def test_manifest_has_the_ports_of_the_verilog(unit):
     assert list(found) == [p["name"] for p in e.manifest["ports"]]
     for p in e.manifest["ports"]:
         assert (found[p["name"]]["direction"], len(found[p["name"]]["bits"])) == (f"{p['dir']}put", p["width"])
+
+
+@pytest.mark.parametrize("unit", ["kvmu", "retriever", "vpe"])
+def test_header_says_where_fields_of_a_packed_port_stand(unit):
+    """Behind the line of the port, as in the manifest."""
+    component = component_of(unit, params_of(unit, preset("tiny")))
+    lines = header(component, unit, unit, "core", [], ports(component), "").splitlines()
+    packed = [port for port in ports(component) if len(port.get("fields", ())) > 1]
+    names = {"kvmu": {"c", "perf"}, "retriever": {"retrieve_set", "done", "fault", "perf"}}
+    assert {port["name"] for port in packed} == names.get(unit, {"perf"})
+    for port in packed:
+        at = next(i for i, line in enumerate(lines) if re.match(rf"// +\w+ +\d+  {port['name']}\b", line))
+        found = re.findall(r"\[(\d+)(?::(\d+))?\] +(\S+)", "\n".join(lines[at:]))[: len(port["fields"])]
+        places = [(int(low or high), int(high) - int(low or high) + 1, name) for high, low, name in found]
+        assert places == [(f["offset"], f["width"], f["name"]) for f in port["fields"]]
 
 
 @pytest.mark.parametrize("unit", ["dre", "vpe", "retriever", "dre_ip"])

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import tb.library.runner
 from hdl import generated
+from hdl.emit import emit, params_of
+from hdl.params import PRESETS
 from scripts.check.verify_command import FIXTURE
 from scripts.main import app
 
@@ -276,7 +278,7 @@ TYPED = {
     "trace file -o new": "file",
     "stream nowhere.mp4 --codec": "nowhere.mp4: no such file",
     "area hcu --liberty nowhere": "nowhere: cannot read the Liberty file",
-    "area hcu --liberty folder": "folder: cannot read the Liberty file",
+    "area hcu --liberty folder": "folder: is read more than once, so it must be a regular file",
     "libraries dre nowhere": "pattern='nowhere': names no file",
     "libraries hcu nowhere": "unit='hcu': has no units inside",
     "table3 --power nowhere": "--power='nowhere': cannot read it",
@@ -286,7 +288,7 @@ TYPED = {
     "simulate selection file": "file: not a results.json",
     "simulate policies nowhere": "nowhere: No such file",
     "simulate policies --platform agx": "platform='agx'",
-    "area hcu --liberty pipe": "--liberty=pipe: must be a regular file, for it is read more than once",
+    "area hcu --liberty pipe": "pipe: is read more than once, so it must be a regular file",
     "generate hcu --design pipe": "pipe: must be a regular file",
     "generate hcu --design pipe.toml": "pipe.toml: must be a regular file",
     "trace pipe -o new": "pipe: not a file",
@@ -392,6 +394,19 @@ def test_no_environment_is_needed(monkeypatch):
     """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
     monkeypatch.delenv("PATH")
     assert tb.library.runner.verilator_env()["PATH"].endswith(os.defpath)
+
+
+def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
+    """Verilator makes its C++, and `make -n` lists what it would run."""
+    run = tb.library.runner._run
+
+    def listed(command: list[str], *more, **options) -> None:
+        run([command[0], "-n", *command[1:]] if command[0] == "make" else command, *more, **options)
+
+    monkeypatch.setattr(tb.library.runner, "BUILD", tmp_path / "a b" / "sim")
+    monkeypatch.setattr(tb.library.runner, "_run", listed)
+    simulator = tb.library.runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
+    assert "cluster_set" in (simulator.parent.parent / "make.log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -217,21 +217,24 @@ def test_version():
     assert vrex("--version").stdout == f"vrex {version('openvrex')}\n"
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("where", ["destructor", "command"])
-def test_an_interrupt_ends_the_command(where, monkeypatch):
+def test_an_interrupt_ends_the_command(where, sent, monkeypatch):
     """Python drops what a destructor raises, and every Amaranth component has one."""
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
 
     class Component:
         def __del__(self):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sent)
 
     def flat(params):
-        Component() if where == "destructor" else signal.raise_signal(signal.SIGINT)
+        Component() if where == "destructor" else signal.raise_signal(sent)
         time.sleep(5)
 
     monkeypatch.setattr("scripts.generation.presets_command.flat", flat)
     run = vrex("presets")
     assert (run.exit_code, run.stderr) == (130, "error: interrupted\n")
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == handlers
 
 
 def test_components_that_an_error_leaves_half_way_are_not_told_of(monkeypatch, recwarn):

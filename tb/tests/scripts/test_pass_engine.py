@@ -17,7 +17,7 @@ from golden.function_params import ParamError
 from golden.program.core_host import CoreHost
 from golden.program.isa import Status
 from hdl.emit import emit
-from scripts.run.pass_engine import RECORDS, PassEngine
+from scripts.run.pass_engine import RECORDS, PassEngine, alone
 from synth.sweep.dask_run import cluster
 from tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
 from tb.library import small_models
@@ -325,3 +325,18 @@ def test_a_difference_names_array_and_element(make, want, at_once, comparison):
         assert_matches(line, pattern)
     if not want:
         assert comparison.compared == 14 + 62 + 64  # stored bytes; in memory, two grains that something has written
+
+
+def test_one_command_at_a_time_runs_in_a_folder(tmp_path):
+    """Two would empty the folder for each other, and mix their records."""
+    folder = tmp_path / "new" / "run"
+    with alone(folder):
+        with alone(tmp_path / "other"):
+            pass
+        with (
+            pytest.raises(ParamError, match=f"^-o='{folder}': must be free, and another command runs in it"),
+            alone(folder),
+        ):
+            pass
+    with alone(folder):
+        assert list(folder.iterdir()) == []

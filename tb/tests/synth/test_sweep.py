@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -504,6 +505,14 @@ def test_an_unreachable_scheduler_is_one_line(monkeypatch, tmp_path):
     found = vrex("N_HCU=1,2", "--scheduler", "tcp://127.0.0.1:9", "--objective", "cycles", "-o", tmp_path)
     assert found.exit_code == 2
     assert "tcp://127.0.0.1:9: no scheduler answers within 1 s; start one with 'dask scheduler'" in found.stderr
+
+
+def test_a_scheduler_that_accepts_and_says_nothing_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(dask_run, "CONNECT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(dask_run.ClusterError, match=f"^{address}: no scheduler answers within 0.1 s; start"):
+            dask_run._client(address, dask_run.CONNECT)
 
 
 @pytest.fixture

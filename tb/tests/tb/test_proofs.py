@@ -11,6 +11,7 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 from typer.testing import CliRunner
 
+import tb.formal.counterexample
 from hdl.emit import ALL, params_of
 from hdl.params import preset
 from scripts.main import app
@@ -189,8 +190,9 @@ def test_an_offer_that_depends_on_ready_is_seen():
     assert waiting(Late(True)) == {"o": {"o__ready"}}
 
 
-def test_a_counterexample_is_a_waveform():
+def test_a_counterexample_is_a_waveform(tmp_path, monkeypatch):
     """Of the broken unit, up to the cycle in which the claim fails: there the number has changed while it waited."""
+    monkeypatch.setattr(tb.formal.counterexample, "WAVES", tmp_path / "a b")
     proof = holds(StreamMonitor(Late(False)), name="late")
     assert not proof
     assert proof.claim == "o changes while it waits"
