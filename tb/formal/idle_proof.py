@@ -19,7 +19,7 @@ from tb.formal.stream_proof import channels, ports
 from tb.library.yosys import run_yosys
 
 
-def _flags(unit: wiring.Component) -> dict[str, tuple[str, int | None]]:
+def flags(unit: wiring.Component) -> dict[str, tuple[str, int | None]]:
     """The ports that need not always be known, and where their `valid` is: a port of its own, or a bit of the port."""
     found = ports(unit)
     names = {id(value): name for name, (_, value) in found.items()}
@@ -35,7 +35,7 @@ class IdleMonitor(wiring.Component):
     """A unit whose inputs show `unknown` while they are not valid, and whose outputs are 0 while they are not."""
 
     def __init__(self, unit: wiring.Component):
-        self.unit, self.found, self.flags = unit, ports(unit), _flags(unit)
+        self.unit, self.found, self.flags = unit, ports(unit), flags(unit)
         members = {name: wiring.Member(flow, len(value)) for name, (flow, value) in self.found.items()}
         super().__init__(members | {"unknown": In(1)})
 

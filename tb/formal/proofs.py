@@ -29,6 +29,7 @@ from tb.formal import (
 )
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
+from tb.formal.collision_proof import CollisionMonitor
 from tb.formal.idle_proof import shown
 from tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
@@ -215,6 +216,10 @@ _STABLE = (
 )  # inputs that must be stable according to the data sheets
 
 
+def _stable(unit: wiring.Component) -> tuple[str, ...]:
+    return tuple(n for n in _STABLE if hasattr(unit, n))
+
+
 def unit_of(name: str, p: object = None) -> wiring.Component:
     """The unit `name` with the parameters `p`, or small ones."""
     module, cls, _ = ALL[name]
@@ -228,15 +233,31 @@ def stream_goal(
 
     def make(reach: bool) -> StreamMonitor:
         made = unit_of(unit, p)
-        return StreamMonitor(made, tuple(n for n in _STABLE if hasattr(made, n)), reach, asked)
+        return StreamMonitor(made, _stable(made), reach, asked)
 
     return Goal(unit, "an offer stays until taken", size, make, edit, deep, cut=MEMORIES, merge=False, **how)
+
+
+def _collisions() -> Iterator[Goal]:
+    """Goals of memories that a unit reads and writes at once. Engines of the LXE leave that to the program."""
+    forwards = (r"connect \\S \\part \[4\]", r"connect \\S 1'0")  # takes the word that was read
+    keeps = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
+    for unit, p, size, edit in (
+        ("cluster_set", None, "sets of 4", forwards),
+        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps),
+    ):
+
+        def make(reach: bool, unit: str = unit, p: object = p) -> CollisionMonitor:
+            one, other = unit_of(unit, p), unit_of(unit, p)
+            return CollisionMonitor(one, other, _stable(one), reach, asked=unit == "hcu")
+
+        yield Goal(unit, "no word of a collision is used", size, make, edit, 30)
 
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
     found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
-    found += [*_kv4(), *_registers(), *_independence(), *_equality()]
+    found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.back import rtlil
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
@@ -64,6 +64,7 @@ class UnitMonitor(wiring.Component):
 
     more : further free inputs, for `claims`
     asked : the memory answers only bursts that it was asked for
+    drawn : the unit as it is elaborated, if not as itself
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class UnitMonitor(wiring.Component):
         stable: tuple[str, ...] = (),
         more: tuple[str, ...] = (),
         asked: bool = False,
+        drawn: Elaboratable | None = None,
     ):
-        self.unit, self.stable, self.asked = unit, stable, asked
+        self.unit, self.stable, self.asked, self.drawn = unit, stable, asked, drawn or unit
         self.free = {name: value for name, (flow, value) in ports(unit).items() if flow == In}
         super().__init__({name: In(len(value)) for name, value in self.free.items()} | dict.fromkeys(more, In(1)))
 
@@ -83,7 +85,7 @@ class UnitMonitor(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.unit = unit = self.unit
+        unit, m.submodules.unit = self.unit, self.drawn
         gives = {id(value): getattr(self, name) for name, value in self.free.items()}
         begun = Signal()
         m.d.sync += begun.eq(1)

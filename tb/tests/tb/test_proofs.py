@@ -120,6 +120,7 @@ def test_every_unit_has_its_channels():
     ("unit", "claim", "size"),
     [
         ("wtu", "a word sees its own counts", "a ring of 2 words"),
+        ("cluster_set", "no word of a collision is used", "sets of 4"),
         ("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches"),
         ("motion_mask", "no token leaves a GOP's mask", "the same with residuals"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),
