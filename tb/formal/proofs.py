@@ -242,16 +242,16 @@ def _collisions() -> Iterator[Goal]:
     """Goals of memories that a unit reads and writes at once. Engines of the LXE leave that to the program."""
     forwards = (r"connect \\S \\part \[4\]", r"connect \\S 1'0")  # takes the word that was read
     keeps = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
-    for unit, p, size, edit in (
-        ("cluster_set", None, "sets of 4", forwards),
-        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps),
+    for unit, p, size, edit, depth in (
+        ("cluster_set", None, "sets of 4", forwards, None),
+        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps, 15),
     ):
 
         def make(reach: bool, unit: str = unit, p: object = p) -> CollisionMonitor:
             one, other = unit_of(unit, p), unit_of(unit, p)
             return CollisionMonitor(one, other, _stable(one), reach, asked=unit == "hcu")
 
-        yield Goal(unit, "no word of a collision is used", size, make, edit, 30)
+        yield Goal(unit, "no word of a collision is used", size, make, edit, 30, depth=depth)
 
 
 def goals() -> Iterator[Goal | Independence | Equality]:

@@ -284,7 +284,7 @@ def test_manifest_has_the_ports_of_the_verilog(unit):
 def test_header_says_where_fields_of_a_packed_port_stand(unit):
     """Behind the line of the port, as in the manifest."""
     component = component_of(unit, params_of(unit, preset("tiny")))
-    lines = header(component, unit, unit, "core", [], ports(component), "").splitlines()
+    lines = header(component, unit, "core", "", ports(component), "").splitlines()
     packed = [port for port in ports(component) if len(port.get("fields", ())) > 1]
     names = {"kvmu": {"c", "perf"}, "retriever": {"retrieve_set", "done", "fault", "perf"}}
     assert {port["name"] for port in packed} == names.get(unit, {"perf"})
