@@ -6,10 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.memory import SinglePortRam, collect_errors, error_members
 from hdl.named import comb
-from hdl.params import WtuParams, bits_for
+from hdl.params import COUNT_BANKS, WtuParams, bits_for
 from hdl.retrieval.wtu_lanes import count_layout
-
-BANKS = 2
 
 
 class CountRing(wiring.Component):
@@ -60,8 +58,7 @@ class CountRing(wiring.Component):
 
     def elaborate(self, platform):
         p, m, c = self.p, Module(), self.c
-        depth = -(-p.count_words // BANKS)
-        rams = [SinglePortRam(p.count_bits * p.n_w, depth, p.n_w, p.protect) for _ in range(BANKS)]
+        rams = [SinglePortRam(p.count_bits * p.n_w, p.bank_words, p.n_w, p.protect) for _ in range(COUNT_BANKS)]
         collect_errors(m, self, rams)
         # A place in the ring is a word, and above it a bit that changes with every round: full differs from empty.
         bits = bits_for(p.count_words)

@@ -11,8 +11,7 @@ import numpy as np
 from golden.arithmetic.score_codes import value
 from golden.function_params import ReSVParams
 from golden.retrieval.wicsum import bucket, select, threshold
-from hdl.params import WtuParams
-from hdl.retrieval.wtu_counts import BANKS
+from hdl.params import COUNT_BANKS, WtuParams
 
 # In cycles:
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass
@@ -229,7 +228,7 @@ class Ring:
     def _cycle(self, take: bool = False) -> None:
         writes = self.comes(take)
         self.read = (self.read + take) % self.words
-        clash = writes and self.read % BANKS == self.write % BANKS
+        clash = writes and self.read % COUNT_BANKS == self.write % COUNT_BANKS
         reads = self.stored > take and not clash and (take or not self.held)
         self.write = (self.write + writes) % self.words
         self.stored += writes - take
