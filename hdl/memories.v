@@ -4,7 +4,8 @@
 // - A write stores, at the rising edge, the lanes of w_data whose bit of w_en is set. Lane k is
 //   bits k * WIDTH / LANES and up. The other lanes of the word keep their content.
 // - A read puts the word into r_data at the rising edge. r_data holds while r_en is low.
-// - A read of the word that is written at the same edge gives the old content.
+// - A read of a word, any lane of which is written at the same edge, is undefined until the next read.
+//   (This body gives the old content; with OPENVREX_CHECK it gives the inverse of that.)
 // - There is no reset and no initial content. Addresses are below DEPTH whenever their enable is set.
 module ram_1r1w #(
   parameter WIDTH = 8,  // bits of a word
@@ -27,6 +28,9 @@ module ram_1r1w #(
     for (k = 0; k < LANES; k = k + 1)
       if (w_en[k]) mem[w_addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
     if (r_en) r_data <= mem[r_addr];
+`ifdef OPENVREX_CHECK
+    if (r_en && |w_en && w_addr == r_addr) r_data <= ~mem[r_addr];  // not X, which some simulators do not have
+`endif
   end
 
 `ifdef OPENVREX_CHECK

@@ -66,7 +66,7 @@ class _Memory(wiring.Component):
         extra = check_bits(lane, protect)
         bits = (lane + extra) * self.lanes
         clears, at = Signal(), Signal(bits_for(self.words), reset_less=True)
-        fresh = Signal()  # the word read has not been checked yet
+        fresh = Signal()  # the word read is defined, and has not been checked yet
         m.d.comb += clears.eq(ResetSignal() & ~ResetSignal(CLEAR))
         with m.If(ResetSignal(CLEAR)):
             m.d.sync += at.eq(0)
@@ -83,8 +83,7 @@ class _Memory(wiring.Component):
         inside |= {"w_data": Signal(bits, name="ram_w_data"), "r_data": read}
         m.d.comb += [*self._cleared(inside, clears, at), inside["w_data"].eq(Mux(clears, 0, Cat(words)))]
         m.submodules.ram = self._cells(platform, inside)
-        _, _, reads, _ = self._accesses(**inside)
-        m.d.sync += fresh.eq(reads)
+        m.d.sync += fresh.eq(self._defined(**inside))
         m.d.comb += self.r_data.eq(Cat(good))
         m.d.comb += [self.error[k].eq(fresh & Cat(error[k] for error in errors).any()) for k in range(2)]
         return m
@@ -93,8 +92,8 @@ class _Memory(wiring.Component):
 class Ram(_Memory):
     """A memory with one write port with lane enables and one synchronous read port.
 
-    It has no reset and no initial content. A read of a word that is written in the same cycle returns the old content;
-    a unit that needs the new one forwards it.
+    It has no reset and no initial content. A read of a word that is written in the same cycle gives anything, and no
+    error; a unit that needs the word forwards it.
 
     Parameters
     ----------
@@ -127,6 +126,11 @@ class Ram(_Memory):
     def _accesses(w_en: Value, w_addr: Value, r_en: Value, r_addr: Value, **_: Value) -> tuple[Value, ...]:
         """Lanes written and their address, whether a word is read and its address."""
         return w_en, w_addr, r_en, r_addr
+
+    @staticmethod
+    def _defined(w_en: Value, w_addr: Value, r_en: Value, r_addr: Value, **_: Value) -> Value:
+        """Whether a word is read that is not written."""
+        return r_en & ~(w_en.any() & (w_addr == r_addr))
 
     def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
         """The ports inside: those outside, or in a reset the writing of zeros."""
@@ -172,6 +176,11 @@ class SinglePortRam(_Memory):
     def _accesses(en: Value, write: Value, addr: Value, **_: Value) -> tuple[Value, ...]:
         """As in `Ram`."""
         return Mux(en, write, 0), addr, en & ~write.any(), addr
+
+    @staticmethod
+    def _defined(en: Value, write: Value, **_: Value) -> Value:
+        """As in `Ram`."""
+        return en & ~write.any()
 
     def _cleared(self, inside: dict[str, Value], clears: Value, at: Value) -> list:
         """As in `Ram`."""

@@ -41,6 +41,9 @@ CLOCK = 800e6  # Hz: the clock of every preset (V-Rex VI-A), for all that counts
 PROTECT = {"choices": PROTECTIONS}
 
 
+COUNT_BANKS = 2  # of the exact WTU's ring of counts: words lie in them in turn
+
+
 def depths(p: object) -> list[int]:
     """Words of each protected memory under these parameters, parts included."""
     own = []
@@ -51,7 +54,7 @@ def depths(p: object) -> list[int]:
             case HcuParams():
                 own = [2 * p.tile // p.n_h, p.frame]
             case WtuParams():
-                own = [p.count_words, p.words]
+                own = [p.bank_words, p.words]
             case KvmuParams():
                 own = [p.rows]
             case DpeParams():
@@ -153,6 +156,11 @@ class WtuParams:
     def count_words(self) -> int:
         """Words of n_w token counts on chip."""
         return self.counts // self.n_w
+
+    @property
+    def bank_words(self) -> int:
+        """Words of each memory of token counts."""
+        return -(-self.count_words // (COUNT_BANKS if self.selection == "exact" else 1))
 
     @property
     def cluster_bits(self) -> int:

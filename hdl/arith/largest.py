@@ -2,6 +2,8 @@
 
 from amaranth import Cat, Module, Mux, Signal, Value
 
+from hdl.named import comb
+
 
 def largest(
     m: Module, values: list[Value], leading: Value, below: Value, name: str, at: int = 0
@@ -15,10 +17,11 @@ def largest(
     The function compares all numbers at once, bit by bit: a number with a 0 drops out where another one still in the
     race has a 1. This is faster and smaller than a tree of comparators, whose every level waits for a carry. Bits go in
     pairs: the second is found for either result of the first, so that two bits wait only once for a result to reach all
-    numbers.
+    numbers. Each bit of the result is a signal of its own, as Verilator 5.006 sees a loop in a vector whose bits depend
+    on each other.
     """
     n, width = len(values), len(values[0])
-    top = Signal(width, name=name)
+    top = [Signal(name=f"{name}_found{k}") for k in range(width)]
     bits = [Signal(n, name=f"{name}_bits{k}") for k in range(width)]
     for k in reversed(range(width)):
         one, found = bits[k], top[k].replicate(n)
@@ -35,4 +38,4 @@ def largest(
             m.d.comb += less.eq((leading & ~one & found) | (below & one & ~found))
             equal, below = left, less
         leading = left
-    return top, equal, below
+    return comb(m, name, Cat(top)), equal, below

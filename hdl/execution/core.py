@@ -98,7 +98,7 @@ class Core(Composite):
             self.status.eq(lxe.status),
             lxe.done.eq(retriever.done),
             lxe.busy.eq(retriever.busy | dre.busy),
-            lxe.set.eq(retriever.set),
+            lxe.retrieve_set.eq(retriever.retrieve_set),
             lxe.fault.bus.eq(retriever.fault.bus | dre.bus_error),
             lxe.fault.range.eq(retriever.fault.range | dre.refused.range),
             lxe.length.eq(dre.refused.length),

@@ -51,7 +51,7 @@ class Lxe(Composite):
         while nothing runs
     status : Out(`hdl.instruction_layouts.status_layout`) : state of the program, or how it ended
     m_axi_* : AXI4 manager of `lxe.bus_bytes` a beat (`hdl.bus.axi`)
-    retrieve, done, busy, set, fault : Out(stream of `hdl.instruction_layouts.retrieve_layout`),
+    retrieve, done, busy, retrieve_set, fault : Out(stream of `hdl.instruction_layouts.retrieve_layout`),
         In(`done_layout`), In(1), In(`hdl.instruction_layouts.set_layout`), In(`hdl.retrieval.retriever.fault_layout`)
         : a fifth engine beside the LXE, as `hdl.retrieval.retriever.Retriever`; `busy`: its bus owes a response
     d : Out(stream of `hdl.instruction_layouts.dre_layout`) : hash bits and score codes for it
@@ -78,7 +78,7 @@ class Lxe(Composite):
                 "retrieve": Out(stream.Signature(retrieve_layout())),
                 "done": In(done_layout()),
                 "busy": In(1),
-                "set": In(set_layout()),
+                "retrieve_set": In(set_layout()),
                 "fault": In(fault_layout()),
                 "d": Out(stream.Signature(dre_layout(p))),
                 "stop": Out(1),
@@ -133,7 +133,7 @@ class Lxe(Composite):
         wiring.connect(m, storer.d, wiring.flipped(self.d))
         m.d.comb += [
             sequencer.done.retrieve.eq(self.done),
-            sequencer.set.eq(self.set),
+            sequencer.retrieve_set.eq(self.retrieve_set),
             self.stop.eq(sequencer.stop),
             self.status.eq(sequencer.status),
             multiplier.read.eq(dpe.read),
@@ -142,7 +142,7 @@ class Lxe(Composite):
             sequencer.done.store.eq(storer.done),
             loader.stop.eq(sequencer.stop),
             storer.stop.eq(sequencer.stop),
-            *([sequencer.store_set.eq(storer.set)] if self.p.lxe.to_register else []),
+            *([sequencer.store_set.eq(storer.store_set)] if self.p.lxe.to_register else []),
             sequencer.outstanding.eq(loader.busy | storer.busy | self.busy),
             sequencer.fault.bus.eq(loader.fault.bus | storer.fault.bus | self.fault.bus),
             sequencer.fault.range.eq(

@@ -72,9 +72,9 @@ class Sequencer(Unit):
         `transfer_layout`, `retrieve_layout` of `hdl.instruction_layouts`) : instructions for each engine
     done : In(struct of a `hdl.instruction_layouts.done_layout` of each engine but vector) : pulses; a VECTOR
         is done as it goes
-    set : In(`set_layout`) : an engine sets a register, readable from the next cycle on. If several write one register
-        in one cycle, the host wins over the engine, and the engine over the program
-    store_set : In(`set_layout`), if `lxe.to_register` : the same from the storer; `set` wins over it
+    retrieve_set : In(`set_layout`) : an engine sets a register, readable from the next cycle on. If several
+        write one register in one cycle, the host wins over the engine, and the engine over the program
+    store_set : In(`set_layout`), if `lxe.to_register` : the same from the storer; `retrieve_set` wins over it
     busy : In(a bit an `Engine`) : engines that have not finished: high from the cycle after an instruction goes there
         until that of its `done`
     fault : In(`hdl.instruction_layouts.fault_layout`) : pulses
@@ -108,7 +108,7 @@ class Sequencer(Unit):
                 "host": In(stream.Signature(host_layout())),
                 **{name: Out(stream.Signature(shape)) for name, shape in engines.items()},
                 "done": In(done),
-                "set": In(set_layout()),
+                "retrieve_set": In(set_layout()),
                 **({"store_set": In(set_layout())} if p.lxe.to_register else {}),
                 "busy": In(len(Engine)),
                 "fault": In(fault_layout()),
@@ -164,7 +164,7 @@ class Sequencer(Unit):
         """Takes START, and stops all engines after a fault."""
         host, code = self.host.payload, program.code
         m.d.comb += [
-            self.host.ready.eq(~(program.running & (host.op == START))),
+            self.host.ready.eq(~(program.running & self.host.valid & (host.op == START))),
             program.starts.eq(self.host.valid & (host.op == START) & ((code == Status.IDLE) | (code == Status.DONE))),
             self.stop.eq(code >= Status.OPCODE),
         ]
@@ -223,8 +223,8 @@ class Sequencer(Unit):
         for i, register in enumerate(decode.registers[1:], 1):
             with m.If(self.host.valid & (host.op == REGISTER) & (host.addr == i)):
                 m.d.sync += register.eq(host.data)
-            with m.Elif(self.set.valid & (self.set.to == i)):
-                m.d.sync += register.eq(self.set.data)
+            with m.Elif(self.retrieve_set.valid & (self.retrieve_set.to == i)):
+                m.d.sync += register.eq(self.retrieve_set.data)
             if self.p.lxe.to_register:
                 with m.Elif(self.store_set.valid & (self.store_set.to == i)):
                     m.d.sync += register.eq(self.store_set.data)

@@ -56,7 +56,7 @@ class Storer(Unit):
     aw : Out(stream of `hdl.bus.axi.address_layout`) : bursts, of beats of `lxe.bus_bytes`
     w : Out(stream of `hdl.bus.axi.write_layout`) : their beats, in order
     b : In(stream of `hdl.bus.axi.response_layout`) : a response to each burst, in order
-    set : Out(`hdl.instruction_layouts.set_layout`), if `lxe.to_register` : pulse, in the cycle after the word
+    store_set : Out(`hdl.instruction_layouts.set_layout`), if `lxe.to_register` : pulse, in the cycle after the word
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle of the response to an instruction's last
         burst, or the one after its last word went to X or the DRE; later where responses to earlier ones are due
     fault : Out(`hdl.bus.axi.error_layout`) : one pulse until a reset
@@ -78,7 +78,7 @@ class Storer(Unit):
 
     def __init__(self, p: CoreParams):
         self.beats = word_beats(p)
-        registers = {"set": Out(set_layout())} if p.lxe.to_register else {}
+        registers = {"store_set": Out(set_layout())} if p.lxe.to_register else {}
         super().__init__(
             p,
             {
@@ -284,9 +284,9 @@ class Storer(Unit):
         """Sets a register in the cycle after its word goes."""
         work, number = at.work, self.i.payload.data.as_value()[:NUMBER_BITS]
         shifted = comb(m, "shifted", number << work.step[:_SHIFT_BITS], ADDR_BITS)
-        m.d.sync += self.set.valid.eq(at.sets)
+        m.d.sync += self.store_set.valid.eq(at.sets)
         with m.If(at.sets):
-            m.d.sync += [self.set.to.eq(work.to), self.set.data.eq(work.addr + shifted)]
+            m.d.sync += [self.store_set.to.eq(work.to), self.store_set.data.eq(work.addr + shifted)]
 
     def _next_word(self, m: Module, at: "_Work", words: "_Words") -> None:
         with m.If(words.word_goes & ~at.finish):

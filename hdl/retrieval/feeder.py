@@ -86,7 +86,7 @@ class Feeder(Unit):
             is_hash.eq(d.target == StoreTo.HASH),
             k_free.eq(~self.k.valid | self.k.ready),
             s_free.eq(~self.s.valid | self.s.ready),
-            self.d.ready.eq(Mux(is_hash, k_takes, s_takes)),
+            self.d.ready.eq(self.d.valid & Mux(is_hash, k_takes, s_takes)),
         ]
         self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_orders)
         self._scores(m, self.d.valid & ~is_hash, s_free, s_takes, s_loads)

@@ -141,12 +141,12 @@ class Hcu(Unit):
     def _collect(self, m: Module, keys: Ram, batch: Batch, work: Work, end: End) -> None:
         """Takes keys into the current hash-bit memory, and finds the end of their batch."""
         i = self.i.payload
-        same = Signal()  # the key that is offered belongs to the batch
+        other = Signal()  # the key that is offered belongs to another batch
         accept = Signal()
         after_write = comb(m, "after_write", self._after(batch.write), len(batch.write))
         m.d.comb += [
-            same.eq((i.op == JOIN) & (batch.op == JOIN) & (i.ctx == batch.ctx)),
-            self.i.ready.eq((batch.held != self.p.frame) & ~batch.closed & (~batch.some | same)),
+            other.eq(self.i.valid & batch.some & ((i.op != JOIN) | (batch.op != JOIN) | (i.ctx != batch.ctx))),
+            self.i.ready.eq((batch.held != self.p.frame) & ~batch.closed & ~other),
             accept.eq(self.i.valid & self.i.ready),
             keys.w_en.eq(accept),
             keys.w_addr.eq(batch.write),
@@ -166,7 +166,7 @@ class Hcu(Unit):
         with m.Elif(batch.starts):
             m.d.sync += [batch.some.eq(0), batch.closed.eq(0), batch.first.eq(batch.write)]
             m.d.sync += [work.last.eq(batch.last), work.first.eq(batch.first)]
-        with m.Elif(self.i.valid & batch.some & ~same & ~batch.closed):
+        with m.Elif(other & ~batch.closed):
             m.d.sync += [batch.closed.eq(1), batch.last.eq(0)]
 
     def _phases(self, m: Module, batch: Batch, work: Work, head: Head, scan: Scan, end: End) -> None:

@@ -26,7 +26,7 @@ def fault_layout() -> data.StructLayout:
 class Retriever(Unit):
     """Executes RETRIEVEs, one at a time: hands on the DRE's clusters, copies entries between device and home memory.
 
-    Instructions come in on `c` and end in order with a pulse on `done`; results go to registers through `set`.
+    Instructions come in on `c` and end in order with a pulse on `done`; results go to registers through `retrieve_set`.
 
     CLUSTER takes the next token's cluster, and tells how many clusters its context has. PLACE copies entries to where
     the KVMU's replies say; before each entry it makes the move that the KVMU asks for. FETCH copies the bursts of a
@@ -65,7 +65,7 @@ class Retriever(Unit):
     order : Out(stream of `hdl.retrieval.feeder.order_layout`) : CLEARs and SWITCHes
     budgeted : Out(1), if `wtu.budget` : rows take a budget, from the KVMU's answer to a BUDGET or SWITCH on
     budget : Out(24), if `wtu.budget` : its tokens less one
-    set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
+    retrieve_set : Out(`hdl.instruction_layouts.set_layout`) : pulses: registers, never R0; the last comes with `done`
     bus : Out(`hdl.retrieval.copier.bus_signature`) : AXI4
     done : Out(`hdl.instruction_layouts.done_layout`) : in the cycle after the instruction if it has `skip`
     fault : Out(`fault_layout`) : one pulse until a reset
@@ -101,7 +101,7 @@ class Retriever(Unit):
                 "b": In(stream.Signature(burst_layout(k))),
                 "order": Out(stream.Signature(order_layout(p))),
                 **mode,
-                "set": Out(set_layout()),
+                "retrieve_set": Out(set_layout()),
                 "bus": Out(bus_signature(p)),
                 "done": Out(done_layout()),
                 "fault": Out(fault_layout()),
@@ -160,13 +160,13 @@ class Retriever(Unit):
                 with m.If(self.order.ready):
                     m.next = "RESULT"
             with m.State("RESULT"):
-                m.d.comb += self.t.ready.eq(work.works & (self.t.payload.op != JOIN))
-                with m.If(self.t.ready & self.t.valid):
+                m.d.comb += self.t.ready.eq(work.works & self.t.valid & (self.t.payload.op != JOIN))
+                with m.If(self.t.ready):
                     m.d.sync += to.count.eq(self.t.payload.clusters)
                     m.next = "REPLY"
             with m.State("REPLY"):
-                m.d.comb += self.w.ready.eq(work.works & (self.w.payload.op != APPEND))
-                with m.If(self.w.ready & self.w.valid):
+                m.d.comb += self.w.ready.eq(work.works & self.w.valid & (self.w.payload.op != APPEND))
+                with m.If(self.w.ready):
                     m.next = "LEVEL"
                     if p.dre.wtu.budget:
                         with m.If(work.work.action != Retrieve.CLEAR):
@@ -240,8 +240,8 @@ class Retriever(Unit):
 
     def _take_cluster(self, m: Module, work: "_Work", to: "_Registers") -> None:
         t = self.t.payload
-        m.d.comb += self.t.ready.eq(work.works & (t.op == JOIN))
-        with m.If(self.t.valid & self.t.ready):
+        m.d.comb += self.t.ready.eq(work.works & self.t.valid & (t.op == JOIN))
+        with m.If(self.t.ready):
             m.d.sync += [to.value.eq(work.work.addr + (t.cluster << work.work.shift)), to.count.eq(t.clusters)]
             m.next = "SET"
 
@@ -255,7 +255,8 @@ class Retriever(Unit):
 
     def _set(self, m: Module, work: "_Work", register: Value, value: Signal) -> None:
         """Sets a register, unless it is R0."""
-        m.d.comb += [self.set.valid.eq(work.works & register.any()), self.set.to.eq(register), self.set.data.eq(value)]
+        pulse = self.retrieve_set
+        m.d.comb += [pulse.valid.eq(work.works & register.any()), pulse.to.eq(register), pulse.data.eq(value)]
 
     def _place(self, m: Module, copier: Copier, work: "_Work") -> None:
         """Copies an entry to its place, and before it the entry that moves home."""
@@ -303,12 +304,12 @@ class Retriever(Unit):
             copies.payload.src.eq(b.addr),
             copies.payload.dst.eq(at),
             work.length.eq(size),
-            self.b.ready.eq(works & ((copies.ready & fits) | b.empty)),
+            self.b.ready.eq(works & self.b.valid & ((copies.ready & fits) | b.empty)),
             work.fetched.eq(copies.valid & copies.ready),
         ]
         with m.If(work.fetched):
             m.d.sync += [at.eq(at + size), room.eq(room - b.bytes)]
-        with m.If(self.b.valid & self.b.ready & b.last):
+        with m.If(self.b.ready & b.last):
             m.next = "END"
 
     def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:

@@ -63,7 +63,7 @@ class Wtu(WtuPorts):
         `test_steps` more. buckets: L * (1 + buckets visited) + 4. At the `core` preset, a row of 1,024 clusters with
         counts below 256 that walks 12 bins and tests one word takes 5 * (64 + 3) + 12 + 8 + 16 + 5 = 376 cycles.
     Throughput: a row every latency + 1 cycles, with one more for each further digit of its first word. A context that
-        streams takes 2 cycles a word, because the ring's memory has one port.
+        streams takes 1 to 1.5 cycles a word, because counts that come in may delay those that are read.
     Raises: `ParamError` from `WtuParams`.
     Source: V-Rex sections IV-C and V-B, Equations 1 to 3, Figures 9 and 11.
     """

@@ -72,7 +72,8 @@ class WtuBuckets(lanes.WtuPorts):
     def _read_words(self, m: Module, score: SinglePortRam, count: SinglePortRam, row: "_Row", now: "_Pass") -> None:
         """Writes the words that come in, and reads them again for each bucket."""
         p = self.p
-        counted, first = row.counted, self.c.payload.first
+        counted = row.counted
+        first = comb(m, "first", self.c.valid & self.c.payload.first)
         comes = comb(m, "comes", self.c.valid & self.c.ready)
         at = comb(m, "count_at", Mux(first, 0, counted), len(counted))
         with m.If(comes):
@@ -84,7 +85,7 @@ class WtuBuckets(lanes.WtuPorts):
         # Counts come in while nothing is read; those of a new context between rows only.
         room = row.load & ~now.accept & (counted != p.count_words)
         m.d.comb += [
-            row.may_load.eq(row.load & ~row.closed & (row.busy | ~(self.c.valid & first))),
+            row.may_load.eq(row.load & ~row.closed & (row.busy | ~first)),
             self.c.ready.eq(Mux(first, ~row.busy, room)),
             self.idle.eq(~row.busy),
             self.i.ready.eq(row.may_load & (now.word < counted)),

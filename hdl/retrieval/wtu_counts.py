@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.memory import SinglePortRam, collect_errors, error_members
 from hdl.named import comb
-from hdl.params import WtuParams, bits_for
+from hdl.params import COUNT_BANKS, WtuParams, bits_for
 from hdl.retrieval.wtu_lanes import count_layout
 
 
@@ -17,8 +17,9 @@ class CountRing(wiring.Component):
     `keep` the ring holds the counts of a whole context: a reading starts at word 0 again, and no word leaves. Without
     it a word leaves the ring when its word of scores is done, and `c` brings the same counts again for each reading.
 
-    The memory has one port, and counts that come in have it first. Otherwise the ring reads the counts of the next word
-    of scores ahead. A write loses what was read; then the ring reads again.
+    Words lie in two banks in turn, each with one port. The ring reads the counts of the next word of scores ahead.
+    Counts that come in have their bank first: they delay a read of that bank, and a word that was read from it is read
+    again.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class CountRing(wiring.Component):
     error : Out(2), if protected : as in `hdl.memory.error_members`
 
     Latency: 2 cycles from a word of counts to its word of scores.
-    Throughput: a word of scores a cycle from a kept ring, one every 2 cycles from a stream.
+    Throughput: a word of scores a cycle from a kept ring, two in 3 cycles from a stream that fills each place at once.
     Raises: nothing.
     Source: this project's own.
     """
@@ -57,33 +58,41 @@ class CountRing(wiring.Component):
 
     def elaborate(self, platform):
         p, m, c = self.p, Module(), self.c
-        ram = m.submodules.count = SinglePortRam(p.count_bits * p.n_w, p.count_words, p.n_w, p.protect)
-        collect_errors(m, self, [ram])
+        rams = [SinglePortRam(p.count_bits * p.n_w, p.bank_words, p.n_w, p.protect) for _ in range(COUNT_BANKS)]
+        collect_errors(m, self, rams)
         # A place in the ring is a word, and above it a bit that changes with every round: full differs from empty.
         bits = bits_for(p.count_words)
         write = Signal(bits + 1)  # place of the next word of counts
         read = Signal(bits + 1)  # place of the counts of the next word of scores
         keep = Signal()  # the context fits
         held = Signal()  # the memory shows the counts of the next word of scores
-        starts = comb(m, "starts", c.valid & c.payload.first & self.idle)
+        first = comb(m, "first", c.valid & c.payload.first)
+        starts = comb(m, "starts", first & self.idle)
         full = comb(m, "full", (write ^ read) == 1 << bits)
         behind = comb(m, "behind", Mux(self.rewind & keep, 0, self._behind(m, read, "behind_read")))
         read_at = comb(m, "read_at", Mux(self.take, behind, read))
         some = comb(m, "some", read_at != write)
-        m.d.comb += c.ready.eq(Mux(c.payload.first, self.idle, ~full))
+        m.d.comb += c.ready.eq(Mux(first, self.idle, ~full))
         writes = comb(m, "writes", c.valid & c.ready)
-        reads = comb(m, "reads", some & ~writes & (self.take | ~held))
-        write_at = comb(m, "write_at", Mux(c.payload.first, 0, write))
+        write_at = comb(m, "write_at", Mux(first, 0, write))
+        # The word that comes goes to the bank that is read, or drops all words.
+        clash = comb(m, "clash", writes & (first | (write_at[0] == read_at[0])))
+        reads = comb(m, "reads", some & ~clash & (self.take | ~held))
+        for k, ram in enumerate(rams):
+            m.submodules[f"count{k}"] = ram
+            own = writes & (write_at[0] == k)
+            m.d.comb += [
+                ram.en.eq(own | (reads & (read_at[0] == k))),
+                ram.write.eq(own.replicate(p.n_w)),
+                ram.addr.eq(Mux(own, write_at, read_at)[1:bits]),
+                ram.w_data.eq(c.payload.counts),
+            ]
         m.d.comb += [
-            ram.en.eq(writes | reads),
-            ram.write.eq(writes.replicate(p.n_w)),
-            ram.addr.eq(Mux(writes, write_at, read_at)[:bits]),
-            ram.w_data.eq(c.payload.counts),
-            self.counts.eq(ram.r_data),
+            self.counts.eq(Mux(read[0], rams[1].r_data, rams[0].r_data)),
             self.here.eq(held & ~starts),
             self.used.eq(self.take & ~keep),
         ]
-        m.d.sync += held.eq(reads | (held & ~self.take & ~writes))
+        m.d.sync += held.eq(reads | (held & ~self.take & ~clash))
         with m.If(writes):
             m.d.sync += write.eq(self._behind(m, write_at, "behind_write"))
         with m.If(starts):

@@ -97,7 +97,7 @@ class WtuExact(lanes.WtuPorts):
         for j, exists in enumerate(word.exists):
             masked = comb(m, f"masked{j}", beat.scores[j] & row.known)
             m.d.comb += [
-                exists.eq(~beat.last | (beat.keep >= j)),
+                exists.eq(self.i.valid & (~beat.last | (beat.keep >= j))),
                 word.above[j].eq(exists & (row.every | (masked > row.prefix))),
                 word.equal[j].eq(exists & ~row.every & (masked == row.prefix)),
             ]
@@ -368,7 +368,7 @@ class _Word:
     """The word of scores at the input."""
 
     def __init__(self, p: WtuParams):
-        self.exists = Signal(p.n_w)  # lanes in use
+        self.exists = Signal(p.n_w)  # lanes in use; none while no word is offered
         self.above = Signal(p.n_w)  # lanes with a code above the known digits
         self.equal = Signal(p.n_w)  # lanes with a code that begins with them
         self.selected = Signal(p.n_w)  # lanes that the last reading selects, after the word's tests

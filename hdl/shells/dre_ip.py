@@ -183,10 +183,10 @@ class CommandEngine(Composite):
             for status, fault in faults.items():
                 with m.If(fault):
                     m.d.sync += code.eq(status)
-        with m.If(retriever.set.valid & (retriever.set.to == RESULT)):
-            m.d.sync += self.result.eq(retriever.set.data)
-        with m.If(retriever.set.valid & (retriever.set.to == COUNT)):
-            m.d.sync += self.count.eq(retriever.set.data)
+        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == RESULT)):
+            m.d.sync += self.result.eq(retriever.retrieve_set.data)
+        with m.If(retriever.retrieve_set.valid & (retriever.retrieve_set.to == COUNT)):
+            m.d.sync += self.count.eq(retriever.retrieve_set.data)
         self._pass_counters(m, {"dre": dre, "retriever": retriever})
         return m
 

@@ -3,12 +3,13 @@
 A block `always @*` runs again whenever a variable that it reads is assigned, also with its old value after a default.
 Two blocks that read each other's variables would run for ever in an event-driven simulator, although no variable
 depends on itself. Variables of one level do not depend on each other, so blocks of one level each close no loop.
+A variable some of whose bits depend on others is a loop for tools that do not look at bits, such as Verilator 5.006.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from hdl.writer.variables import Var
+from hdl.writer.variables import Var, WriterError
 
 Node = TypeVar("Node", bound=Hashable)
 
@@ -17,6 +18,7 @@ def levels(groups: list[list[Var]], comb: dict[Var, set[Var]]) -> dict[Var, int]
     """A level for each variable of groups that loop, by which they must be split.
 
     comb : the variables from which each is computed without a register between
+    Raises `WriterError` if variables depend on themselves, or on others of their own bits.
     """
     place: dict[Var, object] = {var: i for i, group in enumerate(groups) for var in group}
     above: dict[object, set] = {}
@@ -26,11 +28,11 @@ def levels(groups: list[list[Var]], comb: dict[Var, set[Var]]) -> dict[Var, int]
     for loop in components(above, lambda node: above.get(node, ())):
         if len(loop) > 1 or loop[0] in above[loop[0]]:
             inside = {var for node in loop for var in (groups[node] if isinstance(node, int) else [node])}
-            # Lists come after those that they depend on; more than one variable in a list loops by its bits alone.
             within = {var: comb.get(var, set()) & inside for var in inside}
-            for same in components(inside, within.__getitem__):
-                below = [out[v] for var in same for v in within[var] if v not in same]
-                out |= dict.fromkeys(same, max(below, default=-1) + 1)
+            for var, *others in components(inside, within.__getitem__):  # each after those that it depends on
+                if others or var in within[var]:
+                    raise WriterError(f"signal {var.name}: depends on itself, or a bit of it on another; split it")
+                out[var] = max((out[v] for v in within[var]), default=-1) + 1
     return out
 
 

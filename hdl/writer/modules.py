@@ -10,7 +10,7 @@ from amaranth.hdl._ast import SwitchValue
 from amaranth.hdl._ir import Design
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 
-from hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, reads, sets, tests
+from hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
 from hdl.writer.circt import BEHIND, Language, exported
 from hdl.writer.expressions import Expressions, needed
 from hdl.writer.loops import levels
@@ -374,8 +374,6 @@ class _Module:
         if _continuous(block):
             self._assigns(block)
         elif block.domain == "comb":
-            if own := reads(block.body, self.vars, self.part.inlined) & set(block.vars):
-                raise WriterError(f"signal {own.pop().name}: read by what assigns its bits; make it two signals")
             starts = [self._initial(var, "bpassign") for var in block.vars if not _covered(var, block.body)]
             body = self._nodes(block.body, "bpassign")
             self.e.lines.append(self.writer.language.combinational("\n".join([*starts, body])))

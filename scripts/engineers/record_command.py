@@ -17,10 +17,11 @@ import typer
 
 from golden.atomic_files import write_atomically
 from golden.function_params import check
-from hdl.params import preset
+from hdl.params import override, preset
 from scripts import console
-from scripts.pages import recorded_results
+from scripts.pages import recorded_results, synthesis_results
 from scripts.progress import Step
+from sim.system import dre_demand
 from synth import flow, opensta, table3
 from synth.sram import Sram
 
@@ -223,6 +224,34 @@ def _texts(reports: list[tuple[str, dict]]) -> dict:
     }
 
 
+def _readings(reports: list[tuple[str, dict]]) -> dict:
+    """Gates and memories (mm²) of each variant of the WTU, cycles of rows, milliseconds of a frame."""
+    out = {}
+    for name, (_, area), (_, frames) in zip(READINGS, reports[::2], reports[1::2], strict=True):
+        p, unit = override(preset("core"), area["assignments"]).core.dre, area["units"]["wtu"]
+        memories = [(m["depth"], m["width"], m["read_ports"], m["write_ports"], m["shared"]) for m in unit["memories"]]
+        out[name] = {
+            "readings": p.wtu.readings,
+            "ge": unit["total_ge"],
+            "memories": sum(Sram(*m[:4], synthesis_results.NODE, m[4]).area.value for m in memories) / 1e6,
+            "rows": {n: round(dre_demand.selecting(p, n, LATENCY).cycles) for n in ROWS},
+            "frames": {row[0].split()[0]: float(row[1]) for row in frames[0]["rows"]},
+        }
+    return out
+
+
+# What reads a row less often, or at less cost: title, parameters.
+READINGS = {
+    "as generated": "",
+    "2 bits a reading": "-p bin_bits=2",
+    "4 bits a reading": "-p bin_bits=4",
+    "4 bits a reading, 4 bits of a count a cycle": "-p bin_bits=4 -p count_digit=4",
+    "codes of 9 bits (e4m5)": "-p wtu.score=e4m5",
+    "codes of 8 bits, 4 a reading": "-p wtu.score=e4m4 -p bin_bits=4",
+}
+ROWS = (1024, 16384)  # clusters
+LATENCY = 60  # cycles of memory
+CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
@@ -257,4 +286,13 @@ MEASURED = {
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),
     "evaluation": Result((("embedded", "evaluate"),), (), _first, ("numpy",)),
+    "readings": Result(
+        tuple(
+            ("embedded", f"{words} {changes}".rstrip())
+            for changes in READINGS.values()
+            for words in ("area wtu", f"simulate frames --cache {CACHE}")
+        ),
+        ("wtu",),
+        _readings,
+    ),
 }

@@ -73,6 +73,21 @@ def area(known: dict) -> str:
     return table(head, rows)
 
 
+def readings(known: dict) -> str:
+    """The table of the WTU's variants by the readings of a row."""
+    variants, dre = known["readings"], known["area"]["embedded"]["rows"]["dre"]["area"]["value"]
+    first = variants["as generated"]
+    nand2 = technology.node(NODE).nand2.value / 1e6
+    rows = []
+    for name, v in variants.items():
+        more = (v["ge"] - first["ge"]) * nand2 + v["memories"] - first["memories"]
+        cycles = (f"{n:,}" for n in v["rows"].values())
+        times = (f"{ms:.1f}" for ms in v["frames"].values())
+        rows.append([name, str(v["readings"]), f"{v['ge'] / 1000:.1f}", f"{dre + more:.4f}", *cycles, *times])
+    head = ["WTU", "readings", "kGE", "DRE, mm²", *(f"row of {int(n):,}" for n in first["rows"])]
+    return table([*head, *(f"{name}, ms" for name in first["frames"])], rows)
+
+
 def power_table3(known: dict) -> str:
     """The powers of Table III."""
     ours = known["power"]["embedded"]["dre"]["table3"]
@@ -115,6 +130,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "opensta": opensta,
     "area": area,
     "power-table3": power_table3,
+    "readings": readings,
     "power": power,
 }
 

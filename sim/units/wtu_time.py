@@ -11,7 +11,7 @@ import numpy as np
 from golden.arithmetic.score_codes import value
 from golden.function_params import ReSVParams
 from golden.retrieval.wicsum import bucket, select, threshold
-from hdl.params import WtuParams
+from hdl.params import COUNT_BANKS, WtuParams
 
 # In cycles:
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass
@@ -204,12 +204,13 @@ class Ring:
     """Time view of `hdl.retrieval.wtu_counts.CountRing`, with a stream that has no gap.
 
     words : places of the ring
-    stored : words in it at the start; one is held ahead
+    stored : words in it at the start, from place 0 on; one is held ahead
     now : the cycle
     """
 
     def __init__(self, words: int, stored: int):
         self.now, self.words, self.stored, self.held = 0, words, stored, stored > 0
+        self.read, self.write = 0, stored % words  # places of the next word to use, and of the next that comes
 
     def feed(self, digits: int, takes: bool = False) -> int:
         """Use the counts of a word in so many cycles; returns the last cycle."""
@@ -226,9 +227,12 @@ class Ring:
 
     def _cycle(self, take: bool = False) -> None:
         writes = self.comes(take)
-        reads = self.stored > take and not writes and (take or not self.held)
+        self.read = (self.read + take) % self.words
+        clash = writes and self.read % COUNT_BANKS == self.write % COUNT_BANKS
+        reads = self.stored > take and not clash and (take or not self.held)
+        self.write = (self.write + writes) % self.words
         self.stored += writes - take
-        self.held = reads or (self.held and not take and not writes)
+        self.held = reads or (self.held and not take and not clash)
         self.now += 1
 
     def comes(self, take: bool) -> bool:

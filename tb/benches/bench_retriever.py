@@ -204,7 +204,7 @@ async def retrieves(dut):
             for feed in (*feeds, places):
                 feed.offer()
             await memory.step()
-            pulse, register, fault = (int(x.value) for x in (dut.done, dut.set, dut.fault))
+            pulse, register, fault = (int(x.value) for x in (dut.done, dut.retrieve_set, dut.fault))
             if pulse & 1:
                 done.append((bench.cycle, pulse >> 1))
                 if p.dre.wtu.budget:

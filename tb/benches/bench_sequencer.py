@@ -29,8 +29,8 @@ class Engines:
     """Drives `done` and `busy`. An instruction takes delays[name] = (low, high) cycles; each engine finishes one a
     cycle, in order.
 
-    It also drives the events that `run` names by cycles from START: "fault", "set", "store_set" {cycle: fields},
-    "moved", "outstanding" [cycles].
+    It also drives the events that `run` names by cycles from START: "fault", "retrieve_set", "store_set"
+    {cycle: fields}, "moved", "outstanding" [cycles].
 
     sets : the inputs that set registers
     """
@@ -99,7 +99,7 @@ async def programs(dut):
     host = bench.source("host", host_layout(), c["idle"])
     shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())
     sinks = {n: bench.sink(n, s, c["stall"]) for n, s in zip(NAMES, shapes, strict=True)}
-    engines = Engines(bench, host, sinks, c["delays"], ["set", *["store_set"] * p.lxe.to_register])
+    engines = Engines(bench, host, sinks, c["delays"], ["retrieve_set", *["store_set"] * p.lxe.to_register])
     bench.streams.append(engines)
     await bench.start()
     result({"runs": [await _play(dut, bench, engines, run) for run in c["runs"]]})

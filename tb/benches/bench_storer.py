@@ -71,14 +71,14 @@ class Sets:
     """Records the registers that the storer sets: cycle, register, value."""
 
     def __init__(self, dut):
-        self.set, self.got = dut.set, []
+        self.pulse, self.got = dut.store_set, []
 
     def drive(self, rng) -> None:
         """Nothing to drive."""
 
     def sample(self, cycle: int) -> None:
         """Record a pulse."""
-        pulse = int(self.set.value)
+        pulse = int(self.pulse.value)
         if pulse & 1:
             self.got.append((cycle, pulse >> 1 & 15, pulse >> 5))
 

@@ -151,7 +151,7 @@ _SUBJECTS = (
             ("reset_in_flight", "registers"),
         ),
         "registers",
-        care=_STORED | {"set": "set[0] ? ~0 : 45'h1"},
+        care=_STORED | {"store_set": "store_set[0] ? ~0 : 45'h1"},
         beside="tiny",
         name="storer_registers",
     ),

@@ -344,7 +344,7 @@ def check_every_bit_of_a_register():
                 {"host": host(reads, values), "fresh": True},
                 {"host": host([*writes, *reads])},
                 {"host": host(reads), "fresh": True},
-                {"host": host([*spins, *reads]), "set": pulses},
+                {"host": host([*spins, *reads]), "retrieve_set": pulses},
                 {"host": host(reads, values)},
             ]
             wants += [values, values, {}, values, values]
@@ -577,7 +577,7 @@ def check_a_store_sets_registers():
     # A SET writes its register in one of the first cycles: a pulse in each of them, of the engine or of the STORE.
     own = [op("SET", to=5, imm=7 << 12), *waits, op("LOAD", base=5), op("HALT")]
     pulses = [{str(k): {"valid": 1, "to": 5, "data": 99 << 12}} for k in range(1, 8)]
-    runs += [fault(own, **{name: pulse}) for pulse in pulses for name in ("set", "store_set")]
+    runs += [fault(own, **{name: pulse}) for pulse in pulses for name in ("retrieve_set", "store_set")]
     delays = {n: (40, 40) if n == "store" else (3, 3) for n in NAMES.values()}
     got = play(emitted(size), size, runs, delays)
     for registers, run in zip(wants, got, strict=False):

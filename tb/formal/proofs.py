@@ -29,6 +29,8 @@ from tb.formal import (
 )
 from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from tb.formal.bursts_proof import BusMonitor
+from tb.formal.collision_proof import CollisionMonitor
+from tb.formal.idle_proof import shown
 from tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from tb.formal.order_proof import OrderMonitor
@@ -146,22 +148,40 @@ class Verdict:
         return self.kind == "unbounded" or self.kind.endswith("cycles")
 
 
+def _on_ready(unit: wiring.Component) -> list[str]:
+    return [f"{out} depends on {', '.join(sorted(names))}" for out, names in waiting(unit).items() if names]
+
+
+def _on_idle(unit: wiring.Component) -> list[str]:
+    return [f"{out} shows it" for out in sorted(shown(unit))]
+
+
 @dataclass(frozen=True)
 class Independence:
-    """The claim that no `valid` and no payload of `unit` depends on a `ready` of the same cycle."""
+    """The claim that outputs of `unit` do not depend on some inputs of the same cycle.
+
+    search : finds the outputs that do
+    """
 
     unit: str
     size: str
     make: Callable[[], wiring.Component]
-    claim: str = "no offer depends on ready"
+    claim: str
+    search: Callable[[wiring.Component], list[str]]
+    engine: str
 
     def judge(self, limit: int = LIMIT) -> Verdict:
-        """Decide it from the netlist, without a solver."""
+        """Decide it in a time that has no limit."""
         start = time.monotonic()
-        found = {out: names for out, names in waiting(self.make()).items() if names}
-        kind = "broken" if found else "unbounded"
-        note = "; ".join(f"{out} depends on {', '.join(sorted(names))}" for out, names in found.items())
-        return Verdict(self.unit, self.claim, self.size, kind, "netlist", time.monotonic() - start, note=note)
+        found = self.search(self.make())
+        kind, note = "broken" if found else "unbounded", "; ".join(found)
+        return Verdict(self.unit, self.claim, self.size, kind, self.engine, time.monotonic() - start, note=note)
+
+
+INDEPENDENT: dict[str, tuple[Callable[[wiring.Component], list[str]], str]] = {
+    "no offer depends on ready": (_on_ready, "netlist"),
+    "no idle payload shows": (_on_idle, "sat"),
+}
 
 
 @dataclass(frozen=True)
@@ -197,6 +217,10 @@ _STABLE = (
 )  # inputs that must be stable according to the data sheets
 
 
+def _stable(unit: wiring.Component) -> tuple[str, ...]:
+    return tuple(n for n in _STABLE if hasattr(unit, n))
+
+
 def unit_of(name: str, p: object = None) -> wiring.Component:
     """The unit `name` with the parameters `p`, or small ones."""
     module, cls, _ = ALL[name]
@@ -210,15 +234,31 @@ def stream_goal(
 
     def make(reach: bool) -> StreamMonitor:
         made = unit_of(unit, p)
-        return StreamMonitor(made, tuple(n for n in _STABLE if hasattr(made, n)), reach, asked)
+        return StreamMonitor(made, _stable(made), reach, asked)
 
     return Goal(unit, "an offer stays until taken", size, make, edit, deep, cut=MEMORIES, merge=False, **how)
+
+
+def _collisions() -> Iterator[Goal]:
+    """Goals of memories that a unit reads and writes at once. Engines of the LXE leave that to the program."""
+    forwards = (r"connect \\S \\part \[4\]", r"connect \\S 1'0")  # takes the word that was read
+    keeps = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
+    for unit, p, size, edit, depth in (
+        ("cluster_set", None, "sets of 4", forwards, None),
+        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps, 15),
+    ):
+
+        def make(reach: bool, unit: str = unit, p: object = p) -> CollisionMonitor:
+            one, other = unit_of(unit, p), unit_of(unit, p)
+            return CollisionMonitor(one, other, _stable(one), reach, asked=unit == "hcu")
+
+        yield Goal(unit, "no word of a collision is used", size, make, edit, 30, depth=depth)
 
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
     found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
-    found += [*_kv4(), *_registers(), *_independence(), *_equality()]
+    found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -410,11 +450,10 @@ def _wtus() -> Iterator[tuple[str, WtuParams]]:
 
 
 def _independence() -> Iterator[Independence]:
-    for unit in ALL:
-        if unit == "wtu":
-            yield from (Independence(unit, size, partial(unit_of, unit, p)) for size, p in _wtus())
-        else:
-            yield Independence(unit, "", partial(unit_of, unit))
+    for claim, how in INDEPENDENT.items():
+        for unit in ALL:
+            for size, p in _wtus() if unit == "wtu" else (("", None),):
+                yield Independence(unit, size, partial(unit_of, unit, p), claim, *how)
 
 
 def _equality() -> Iterator[Equality]:

@@ -33,7 +33,7 @@ class SetMonitor(UnitMonitor):
 
     def claims(self, m: Module, held: dict[str, Signal], before: dict[str, Signal]) -> None:
         """A pulse belongs to a STORE; the followed one has its pulse, with its number, when it ends."""
-        unit, c, pulse = self.unit, self.unit.c, self.unit.set
+        unit, c, pulse = self.unit, self.unit.c, self.unit.store_set
         i, word = unit.i, Signal(NUMBER_BITS)
         went = Signal()  # a word went in the cycle before
         m.d.sync += [went.eq(i.valid & i.ready), word.eq(i.payload.data.as_value()[:NUMBER_BITS])]
@@ -128,7 +128,7 @@ class WatchedSequencer(Sequencer):
         at, bits = layout(Opcode.SET)["to"]
         writes = {
             "host": self.host.valid & (host.op == REGISTER) & (host.addr == which),
-            "engine": self.set.valid & (self.set.to == which),
+            "engine": self.retrieve_set.valid & (self.retrieve_set.to == which),
             "store": self.store_set.valid & (self.store_set.to == which),
             "program": adds & (word[at : at + bits] == which),
         }
@@ -140,7 +140,7 @@ class WatchedSequencer(Sequencer):
             written.eq(Cat(by.values()).any()),
             stored.eq(by["store"] & ~by["engine"] & ~by["host"]),
             given.eq(by["engine"] & ~by["host"]),
-            expects.eq(Mux(by["engine"], self.set.data, self.store_set.data)),
+            expects.eq(Mux(by["engine"], self.retrieve_set.data, self.store_set.data)),
             was.eq(register),
         ]
         m.d.comb += self.beside.eq(adds & by["store"] & ~by["program"])

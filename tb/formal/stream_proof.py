@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.back import rtlil
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
@@ -19,12 +19,12 @@ from amaranth.lib.wiring import In, Out
 
 from tb.library.yosys import run_yosys
 
-_AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b))valid")
+_AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b)|\w*axis_\w_t)valid")
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A stream, or a channel of an AXI4 port; `given` if the unit drives it."""
+    """A stream, or a channel of an AXI4 or AXI-Stream port; `given` if the unit drives it."""
 
     name: str
     given: bool
@@ -47,7 +47,7 @@ def ports(unit: wiring.Component) -> dict[str, tuple[wiring.Flow, Value]]:
 
 
 def channels(unit: wiring.Component) -> Iterator[Channel]:
-    """Every stream of a unit, also in arrays and bundles, and every channel of its AXI4 ports."""
+    """Every stream of a unit, also in arrays and bundles, and every channel of its AXI4 and AXI-Stream ports."""
     found = ports(unit)
     for name, (flow, valid) in found.items():
         axi = _AXI.fullmatch(name)
@@ -64,6 +64,7 @@ class UnitMonitor(wiring.Component):
 
     more : further free inputs, for `claims`
     asked : the memory answers only bursts that it was asked for
+    drawn : the unit as it is elaborated, if not as itself
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class UnitMonitor(wiring.Component):
         stable: tuple[str, ...] = (),
         more: tuple[str, ...] = (),
         asked: bool = False,
+        drawn: Elaboratable | None = None,
     ):
-        self.unit, self.stable, self.asked = unit, stable, asked
+        self.unit, self.stable, self.asked, self.drawn = unit, stable, asked, drawn or unit
         self.free = {name: value for name, (flow, value) in ports(unit).items() if flow == In}
         super().__init__({name: In(len(value)) for name, value in self.free.items()} | dict.fromkeys(more, In(1)))
 
@@ -83,7 +85,7 @@ class UnitMonitor(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.unit = unit = self.unit
+        unit, m.submodules.unit = self.unit, self.drawn
         gives = {id(value): getattr(self, name) for name, value in self.free.items()}
         begun = Signal()
         m.d.sync += begun.eq(1)

@@ -41,7 +41,10 @@ def unpack(layout, bits: int):
 
 
 class Source:
-    """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent` has each beat's cycle."""
+    """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent` has each beat's cycle.
+
+    A payload that is not valid is random: a unit that looked at it would give other results or cycles.
+    """
 
     def __init__(self, dut, name: str, layout, idle: float = 0.0):
         self.name, self.layout, self.idle = name, layout, idle
@@ -49,8 +52,13 @@ class Source:
         self.queue: deque = deque()
         self.sent: list[int] = []
         self.valid = self.pending = False
+        self.noise = random.Random(name)
+        self.hide()
+
+    def hide(self) -> None:
+        """Offer nothing."""
         self.valid_.value = 0
-        self.payload.value = 0
+        self.payload.value = self.noise.getrandbits(len(self.payload))
 
     def put(self, values) -> None:
         """Queue beats (dicts of the layout)."""
@@ -61,8 +69,10 @@ class Source:
         want = self.pending or bool(self.queue) and (not self.idle or rng.random() >= self.idle)
         if want and not self.pending:
             self.payload.value = self.queue[0]
-        if want != self.valid:
-            self.valid_.value = int(want)
+        if want and not self.valid:
+            self.valid_.value = 1
+        elif self.valid and not want:
+            self.hide()
         self.valid = self.pending = want
 
     def sample(self, cycle: int) -> None:
@@ -148,7 +158,7 @@ class Bench:
             if isinstance(s, Source):
                 s.queue.clear()
                 s.valid = s.pending = False
-                s.valid_.value = 0
+                s.hide()
             elif isinstance(s, Sink):
                 s.held = None
             else:

@@ -243,9 +243,9 @@ def test_manifest_lists_every_memory(changes):
     memories = {m["name"]: m for m in unit.manifest["memories"] if m["ports"] != "fifo"}
     assert found == set(memories)
     ram = ".ram" if changes else ""
-    count = memories[f"{'unit.' if changes else ''}wtu0.core.ring.count{ram}"]
+    count = memories[f"{'unit.' if changes else ''}wtu0.core.ring.count1{ram}"]
     bits = p.wtu.n_w * (p.wtu.count_bits + check_bits(p.wtu.count_bits, p.wtu.protect))
-    sizes = {"words": p.wtu.count_words, "bits": bits, "lanes": p.wtu.n_w}
+    sizes = {"words": p.wtu.count_words // 2, "bits": bits, "lanes": p.wtu.n_w}
     assert {k: count[k] for k in sizes} == sizes
     assert (count["module"], count["ports"], count["protect"]) == ("dre_ram_1rw", "1rw", p.wtu.protect)
     assert count["user"].endswith("wtu0__core__ring")

@@ -5,8 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.lib import stream, wiring
+from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ import tb.formal.counterexample
 from hdl.emit import ALL, params_of
 from hdl.params import preset
 from scripts.main import app
+from tb.formal.idle_proof import shown
 from tb.formal.proofs import Independence, goals, unit_of
 from tb.formal.prover import holds
 from tb.formal.stream_proof import StreamMonitor, waiting
@@ -43,12 +45,21 @@ def test_rows_that_pass_have_a_code_for_each_cluster():
     assert (verdict.kind, bool(verdict.reached), bool(verdict.edited)) == ("unbounded", True, True), verdict
 
 
-@pytest.mark.parametrize("unit", sorted(ALL.keys() - set(LARGE)))
-def test_no_offer_depends_on_ready(unit):
-    found = [g.judge() for g in goals() if g.unit == unit and isinstance(g, Independence)]
+def independence(unit: str, claim: str) -> None:
+    found = [g.judge() for g in goals() if g.unit == unit and isinstance(g, Independence) and g.claim == claim]
     assert found
     for verdict in found:
         assert verdict.kind == "unbounded", verdict.note
+
+
+@pytest.mark.parametrize("unit", sorted(ALL.keys() - set(LARGE)))
+def test_no_offer_depends_on_ready(unit):
+    independence(unit, "no offer depends on ready")
+
+
+@pytest.mark.parametrize("unit", sorted(ALL.keys() - set(LARGE)))
+def test_no_idle_payload_shows(unit):
+    independence(unit, "no idle payload shows")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +89,28 @@ def test_a_change_of_the_text_is_found(change, named):
         list(modules)
 
 
+class Peeks(wiring.Component):
+    """Looks at a payload that is not valid, and at the payload of a struct with `valid`; hides both in a payload."""
+
+    i: In(stream.Signature(2))
+    s: In(StructLayout({"valid": 1, "data": 2}))
+    o: Out(stream.Signature(2))
+    late: Out(1)
+    t: Out(StructLayout({"data": 2, "valid": 1}))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += [self.i.ready.eq(self.i.payload[0] | self.o.ready), self.o.valid.eq(self.i.valid)]
+        m.d.comb += [self.o.payload.eq(self.i.payload), self.t.eq(Cat(self.s.data, self.s.valid))]
+        m.d.sync += self.late.eq(self.i.payload[1])
+        return m
+
+
+def test_an_idle_payload_that_shows_is_found():
+    """At `ready`; what is valid with the payload, and what comes a cycle later, does not show it."""
+    assert shown(Peeks()) == {"i__ready"}
+
+
 def test_every_unit_has_its_channels():
     """Streams in arrays and bundles, and AXI4 channels, are found."""
     found = {unit: set(waiting(unit_of(unit))) for unit in ("arbiter", "retriever", "kvmu")}
@@ -92,6 +125,7 @@ def test_every_unit_has_its_channels():
     ("unit", "claim", "size"),
     [
         ("wtu", "a word sees its own counts", "a ring of 2 words"),
+        ("cluster_set", "no word of a collision is used", "sets of 4"),
         ("motion_mask", "no token leaves a GOP's mask", "2 x 2 patches"),
         ("motion_mask", "no token leaves a GOP's mask", "the same with residuals"),
         ("sequencer", "who may go may until it goes", "of 3 bits"),

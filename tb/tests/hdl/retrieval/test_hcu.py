@@ -109,7 +109,7 @@ MUTANTS = [
     ("tiny", "(~puts_hash | m_put_ready)", "1'h1"),
     ("ragged", "head_position == 2'h2 ? 2'h0 : ", ""),
     ("tiny", "(held != 3'h4)", "1'h1"),  # a key over another
-    ("tiny", "i_ctx == batch_ctx", "1'h1"),  # keys of two contexts in a batch
+    ("tiny", "i_ctx != batch_ctx", "1'h0"),  # keys of two contexts in a batch
     ("tiny", "(|th_hd)", "1'h1"),  # at a threshold of 0 a key joins
     ("tiny", "last_group = (scan_group & 5'h7) == 5'h7", "last_group = (scan_group & 5'h3) == 5'h3"),
     ("tiny", "all_here & ~puts_level", "~puts_level"),  # items that come in the next batch

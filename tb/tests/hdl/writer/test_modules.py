@@ -359,8 +359,14 @@ def unsupported_division(m, c):
     m.d.comb += c.o.eq(c.i // c.i[:2])
 
 
+def unsupported_bits(m, c):
+    """A bit of a signal that depends on another: Verilator 5.006 sees a loop."""
+    found = Signal(2)
+    m.d.comb += [found[0].eq(c.i[1]), found[1].eq(found[0] & c.i[0]), c.o.eq(found)]
+
+
 def unsupported_self(m, c):
-    """A bit of a signal that is read where another is assigned, behind a condition."""
+    """The same behind a condition."""
     chain = Signal(2)
     with m.If(c.i[0]):
         m.d.comb += [chain[0].eq(c.i[1]), chain[1].eq(chain[0])]
@@ -378,7 +384,8 @@ def unsupported_domains(m, c):
     ("build", "message"),
     [
         (unsupported_division, "operator //: divides by a value"),
-        (unsupported_self, "signal chain: read by what assigns its bits; make it two signals"),
+        (unsupported_bits, "signal found: depends on itself, or a bit of it on another; split it"),
+        (unsupported_self, "signal chain: depends on itself, or a bit of it on another; split it"),
         (unsupported_domains, "signal half: driven from sync and comb; make a signal for each"),
     ],
 )
