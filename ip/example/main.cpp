@@ -40,6 +40,15 @@ static void smoke(Cpu &cpu, const openvrex &device) {
     openvrex_frame frame = {halt, 1, {0}, 0};
     openvrex_config config = {7, 19661, 0, 0, 0, 1, 0, 0};
     done(openvrex_configure(&device, &config), "configure");
+    openvrex_enable(&device, OPENVREX_FAULTED);
+    openvrex_raise(&device, OPENVREX_DONE);
+    cpu.low();
+    check(!cpu.soc.irq, "an interrupt that is not enabled reaches the pin");
+    openvrex_raise(&device, OPENVREX_FAULTED);
+    cpu.until([&] { return cpu.soc.irq; }, "interrupt of a test");
+    check(openvrex_interrupt(&device) == (OPENVREX_DONE | OPENVREX_FAULTED), "a test raises other events");
+    cpu.low();
+    check(!cpu.soc.irq, "an interrupt of a test that is not cleared");
     std::printf("halt: interrupt after %u cycles\n", (unsigned)run(cpu, device, frame));
     check(openvrex_poll(&device).code == OPENVREX_CODE_DONE, "halt does not end well");
     frame.program = unknown;

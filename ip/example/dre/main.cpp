@@ -75,6 +75,10 @@ static void smoke(Host &host, const openvrex_dre &device) {
     for (uint64_t i = 0; i < 3 * SIZE; i++) *byte(host, FRESH + i) = (uint8_t)(7 * i + 1);
     done(openvrex_dre_configure(&device, &config), "configure");
     done(openvrex_dre_reset(&device, host.limit), "reset");
+    openvrex_dre_enable(&device, OPENVREX_DRE_DONE);
+    openvrex_dre_raise(&device, OPENVREX_DRE_DONE);
+    host.until([&] { return host.soc.irq; }, "interrupt of a test");
+    check(openvrex_dre_interrupt(&device) == OPENVREX_DRE_DONE, "a test raises other events");
     host.keys = {{"0", 0, 0}, {"0", 1, 0}, {std::string(sizeof host.soc.s_axis_k_tdata * 2, 'f'), 2, 1}};
     const uint64_t wants[3][2] = {{0x40, 1}, {0x40, 1}, {0x48, 2}};
     for (uint64_t i = 0; i < 3; i++) {
