@@ -52,13 +52,13 @@ BLOCKS = {
     "core": ("hdl.execution.core", "Core", "core"),
     "dre_ip": ("hdl.shells.dre_ip", "DreIp", "core"),
     "core_ip": ("hdl.shells.core_ip", "CoreIp", "core"),
+    "motion_mask_ip": ("hdl.shells.motion_mask_ip", "MotionMaskIp", "mask"),
     "arbiter": ("hdl.bus.arbiter", "Arbiter", ""),
     "system": ("hdl.execution.system", "System", ""),
 }
 # Units beside a core.
 BESIDE = {
     "motion_mask": ("hdl.video.motion_mask", "MotionMask", "mask"),
-    "motion_mask_ip": ("hdl.shells.motion_mask_ip", "MotionMaskIp", "mask"),
 }
 ALL = UNITS | BLOCKS | BESIDE
 PROLONGING = ("dre_ip", "core_ip", "motion_mask_ip")  # units that prolong their reset themselves

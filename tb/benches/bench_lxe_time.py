@@ -22,6 +22,9 @@ class Pins:
     def __init__(self, dut, prefix: str, layout: data.StructLayout):
         self.layout, self.pins = layout, {name: getattr(dut, prefix + name) for name, _ in layout}
 
+    def __len__(self) -> int:
+        return sum(len(pin) for pin in self.pins.values())
+
     @property
     def value(self) -> int:
         """The value of all fields."""
