@@ -117,7 +117,8 @@ def measure(table: HcTable, p: DreParams, f: ReSVParams) -> dict[str, float]:
         out[name] = float(run.out[-1] / run.bound)
     for selection in ("exact", "buckets"):
         held = max(p.wtu.counts, p.wtu.clusters) if selection == "buckets" else p.wtu.counts  # buckets keep a row
-        own = replace(p, wtu=replace(p.wtu, selection=selection, counts=held))
+        budget = p.wtu.budget and selection == "exact"
+        own = replace(p, wtu=replace(p.wtu, selection=selection, counts=held, budget=budget))
         s, _ = scenario(table, own, replace(f, selection=selection))
         latency, interval, size, bound = [], [], [], []
         blocks = [c for c in table.codes if c is not None]
