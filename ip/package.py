@@ -4,7 +4,7 @@ import hashlib
 import shlex
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import distribution
+from importlib.metadata import files
 from pathlib import Path
 
 from golden.function_params import check
@@ -114,7 +114,7 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
             CHIP.read_text() + "\n" + "".join(f"{line.strip()}  \n" for line in origin(command))
         )
         (new / "registers.html").write_text(page(registers, top, origin(command)))
-        (new / "LICENSE").write_text(distribution("openvrex").read_text("licenses/LICENSE") or "")
+        (new / "LICENSE").write_text(next(f for f in files("openvrex") or [] if f.name == "LICENSE").read_text())
         return [_moved(file, folder / file.relative_to(new)) for file in sorted(new.rglob("*")) if file.is_file()]
 
 

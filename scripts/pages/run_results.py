@@ -52,6 +52,84 @@ def engines(known: dict) -> str:
     return table(head, [[named[size], *map(_grouped, cells)] for size, cells in rows.items()])
 
 
+def homes(known: dict) -> str:
+    """Times of a frame by KV heads of a table."""
+    caches, rows = known["simulation"]["frames"]["columns"][1:-1], []
+    for heads, name in (("1 (default)", "frames"), ("2", "frames of 2"), ("8", "frames of 8")):
+        rows += [[f"`{row[0].split()[0]}`", heads, *row[1:-1]] for row in known["simulation"][name]["rows"]]
+    return table(["preset", "KV heads of a table", *caches], sorted(rows, key=lambda row: row[0]))
+
+
+def stages(known: dict) -> str:
+    """A frame on V-Rex8 stage by stage, those of less than 2 ms left out."""
+    own = known["simulation"]["pass"]
+    rows = [
+        [s["resource"], s["name"], f"{1e3 * s['seconds']:.3f}", f"{s['seconds'] / own['seconds']:.1%}"]
+        for s in own["stages"]
+        if s["seconds"] >= 2e-3
+    ]
+    watts = ", ".join(f"{name} {w:.1f}" for name, w in own["watts"].items())
+    head = f"A frame of 10 tokens behind 40K on `edge8`, {own['selection']}: {1e3 * own['seconds']:.1f} ms, "
+    head += f"{own['fetched'] / 1e6:.0f} MB fetched, {own['joules']:.2f} J (W: {watts})."
+    sizes = ", ".join(f"{name} {n / 1e6:,.0f}" for name, n in own["device"].items())
+    ends = [f"MB of device memory: {sizes}.", *own["remarks"]]
+    shown = table(["resource", "stage", "ms in all", "of the time"], rows)
+    return "\n\n".join([head, shown, *ends])
+
+
+WINDOWS = {"full": (1, 10, 40), "resv": (1, 10, 40), "hybrid": (10,), "streamingllm": (10,), "codecsight": (10,)}
+
+
+def windows(known: dict) -> str:
+    """Policies that run on a core, at full size. Windows of one length take as long behind 40K tokens as behind 10K."""
+    found, rows = _windows(known["simulation"]["windows"]), []
+    for policy, caches in WINDOWS.items():
+        for k in caches:
+            own = cells_of(found[policy, k])
+            some = f"{k}K" if len(caches) > 1 or cells_of(found[policy, 40]) != own else f"{k}K, 40K"
+            rows.append([f"`{policy}`", some, *own])
+        if policy == "hybrid":
+            rows.append(["`hybrid` with its branch", "10K", *cells_of(known["simulation"]["branch"][0])])
+    head = ["policy", "cache", "attended", "ms a frame", "slowest frame", "ms a token", "device MB", "home MB"]
+    return table([*head, "MB fetched", "limit"], rows)
+
+
+def cells_of(row: dict) -> list[str]:
+    """Cells of a policy's row."""
+    times, sizes = [f"{row[k]:.1f}" for k in ("frame", "slowest", "token")], ("device", "home", "fetched")
+    return [f"{row['attended']:,}", *times, *(f"{row[k]:,.0f}" for k in sizes), row["limit"]]
+
+
+def _windows(rows: list[dict]) -> dict[tuple[str, int], dict]:
+    return {(row["policy"], row["cache"] >> 10): row for row in rows}
+
+
+def _window_sentences(known: dict) -> list[str]:
+    """What docs/window.md says of its second table."""
+    runs = {k: _windows(v) for k, v in known["simulation"].items() if isinstance(v, list)}
+    own, (roomy,) = runs["windows"], runs["roomy"].values()
+
+    def both(key: str, cache: int, kind: str = "windows") -> tuple[str, str]:
+        resv, full = runs[kind]["resv", cache], runs[kind]["full", cache]
+        return f"{resv[key]:.1f}", f"{full[key]:.1f}"
+
+    (a, b), (c, d), (e, f) = both("frame", 10), both("frame", 40), both("token", 40)
+    more = [value for kind in ("server", "core") for key in ("frame", "token") for value in both(key, 40, kind)]
+    stream, hybrid = own["streamingllm", 40], own["hybrid", 40]
+    return [
+        f"a frame takes {roomy['frame']:.1f} ms, a token {roomy['token']:.1f}, and the arrays beside the weights "
+        f"{roomy['device'] / 1e3:.1f} GB.",
+        f"Any length of stream takes {stream['frame']:.1f} ms a frame and {stream['device']:.0f} MB, or "
+        f"{hybrid['frame']:.1f} ms and {hybrid['device']:.0f} MB without the branch.",
+        f"At 10K tokens it takes {b} ms a frame where ReSV takes {a}, and at 40K {d} where ReSV takes {c}. Up to 40K "
+        f"it even holds less: {own['full', 40]['device'] / 1e3:.1f} GB beside the weights, where ReSV lays out "
+        f"{own['resv', 40]['device'] / 1e3:.1f}.",
+        f"At 40K a token takes {e} ms where `full` takes {f}. On `server48` a frame takes {more[0]} and {more[1]} ms, "
+        f"a token {more[2]} and {more[3]}. On one `core` of the edge it is {more[4]} and {more[5]} ms a frame, "
+        f"{more[6]} and {more[7]} a token.",
+    ]
+
+
 def frames(known: dict) -> str:
     """The README's plot of a frame's time against cached tokens: FlexGen, V-Rex as published, the default."""
     rows = {name: cells for name, _, *cells in known["simulation"]["policies"]["rows"]}
@@ -156,6 +234,9 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "limits": limits,
     "engines": engines,
     "policies": policies,
+    "stages": stages,
+    "homes": homes,
+    "windows": windows,
     "frames": frames,
     "fleet": fleet,
     "anchors": anchors,
@@ -176,6 +257,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
     near = sum(count[v] for v in AGREE)
     return [
+        *(("window.md", line) for line in _window_sentences(known)),
         (
             "limits.md",
             f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "

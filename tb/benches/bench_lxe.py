@@ -45,7 +45,6 @@ async def program(dut):
     c = config()
     bench = Bench(dut, c["seed"])
     host = bench.source("host", host_layout())
-    dut.timeout.value = 0
     for name, value in c["ports"].items():
         getattr(dut, name).value = value
     data = np.fromfile(c["memory"], np.uint8)

@@ -125,7 +125,6 @@ async def timed(dut):
     p = override(preset("tiny"), c["params"]).core
     bench = Bench(dut, c["seed"])
     host = bench.source("host", host_layout())
-    dut.timeout.value = 0
     for name, value in c["ports"].items():
         getattr(dut, name).value = value
     bytes_ = bytearray(bytes.fromhex(c["memory"]))
@@ -182,7 +181,6 @@ async def stopped(dut):
     p = override(preset("tiny"), c["params"]).core
     bench = Bench(dut, c["seed"])
     host = bench.source("host", host_layout())
-    dut.timeout.value = 0
     for name, value in c["ports"].items():
         getattr(dut, name).value = value
     first = bytes.fromhex(c["memory"])

@@ -23,6 +23,8 @@ from tb.library.streams import Bench, pack, unpack
 
 NAMES = [e.name.lower() for e in Engine]
 DONE = [n for n in NAMES if n != "vector"]  # in the order of the port
+PINS = ("fault", "retrieve_set", "store_set", "moved", "outstanding")  # that a run may drive
+KEYS = {"host", "limit", "fresh", "reset", "sleep", *PINS}
 
 
 class Engines:
@@ -45,6 +47,7 @@ class Engines:
 
     def begin(self, run: dict) -> None:
         """Forget pending instructions and all beats, and queue a run's host beats."""
+        assert not (unknown := set(run) - KEYS), f"a run has no {unknown}"
         self.run, self.start = run, None
         self.work: dict[str, list[list[int]]] = {name: [] for name in NAMES}  # [cycles left, signal]
         self.seen = dict.fromkeys(NAMES, 0)

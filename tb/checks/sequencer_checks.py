@@ -478,7 +478,7 @@ def check_events():
         op("LOAD", len=7, base=0),
         op("HALT"),
     ]
-    runs.append(fault(reads, {7: 3}, set={"9": {"valid": 1, "to": 7, "data": 4096}}))
+    runs.append(fault(reads, {7: 3}, retrieve_set={"9": {"valid": 1, "to": 7, "data": 4096}}))
     got = play(emitted("tiny"), "tiny", runs, (3, 3))
     for (code, _), run in zip(FAULTS, got, strict=False):
         assert (ended(run)[0], run["end"]) == (code, 10)
@@ -505,7 +505,7 @@ def check_every_register():
     own = [*loads, *sets, *adds, *loads, op("HALT")]
     given_by_engine = [op("RETRIEVE", signal=1), op("SYNC", wait=1), *loads, op("HALT")]
     pulses = {str(8 + r): {"valid": 1, "to": r, "data": values[r]} for r in rest}
-    runs = [fault(own, values), fault(given_by_engine, set=pulses)]
+    runs = [fault(own, values), fault(given_by_engine, retrieve_set=pulses)]
     got = play(emitted("tiny"), "tiny", runs, {n: (40, 40) if n == "retrieve" else (3, 3) for n in NAMES.values()})
     for words, run in zip((own, given_by_engine), got, strict=True):
         assert given(run) == beats(trace(p, words, values).steps)
@@ -570,8 +570,8 @@ def check_a_store_sets_registers():
     same = {str(8 + r): {"valid": 1, "to": r, "data": others[r]} for r in range(1, 8)}
     hosted = fault(words, store_set={"1": {"valid": 1, "to": 15, "data": 1 << 13}})
     hosted["host"].append({"op": REGISTER, "addr": 15, "data": 5 << 12})
-    runs = [fault(words, store_set=store), fault(words, store_set=store, set=beside)]
-    runs += [fault(words, store_set=store, set=same), hosted]
+    runs = [fault(words, store_set=store), fault(words, store_set=store, retrieve_set=beside)]
+    runs += [fault(words, store_set=store, retrieve_set=same), hosted]
     wants = [values, values | {r: others[r] for r in range(1, 8)}, values | {r: others[r] for r in range(1, 8)}]
     wants.append({15: 5 << 12})
     # A SET writes its register in one of the first cycles: a pulse in each of them, of the engine or of the STORE.
@@ -606,7 +606,7 @@ def check_stores_between_instructions():
         ]
         own = [{"op": REGISTER, "addr": rng.randint(low, 15), "data": rng.getrandbits(40)} for _ in range(1, last)]
         store, engine = pulses[0], {c: v for c, v in pulses[1].items() if rng.random() < 0.4}
-        run = fault(words, store_set=store, set=engine)
+        run = fault(words, store_set=store, retrieve_set=engine)
         run["host"] += own  # one a cycle behind START
         want = dict(enumerate(trace(p, words).registers))
         for c in range(1, last):

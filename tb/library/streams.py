@@ -125,12 +125,17 @@ class Sink:
 
 
 class Bench:
-    """Clock, reset and the clocked loop. `cycle` counts rising edges since reset; the runner seeds `rng`."""
+    """Clock, reset and the clocked loop. `cycle` counts rising edges since reset; the runner seeds `rng`.
+
+    Inputs are 0 until someone drives them. They would be random otherwise, as all is at power-up.
+    """
 
     def __init__(self, dut, seed: int):
         self.dut, self.rng, self.cycle = dut, random.Random(seed), 0
         self.hold = config()["reset_cycles"]
         self.streams: list[Source | Sink] = []
+        for name in config()["inputs"]:
+            getattr(dut, name).value = 0
 
     def source(self, name: str, layout, idle: float = 0.0) -> Source:
         """Add a driver of an In stream."""

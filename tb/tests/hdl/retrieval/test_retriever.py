@@ -146,14 +146,14 @@ MUTANTS = [
 
 # The same, of "tiny": edits around orders and the answers to them.
 ORDER_MUTANTS = [
-    ("t_ready_c = works & (|t_op)", "t_ready_c = |t_op"),  # an answer taken under stop
+    ("t_ready_c = works & t_valid & (|t_op)", "t_ready_c = t_valid & (|t_op)"),  # an answer taken under stop
     ("c_addr >= 40'h30", "c_addr[15:0] >= 16'h30"),  # a context beyond the bits that the DRE gets
     ("3'h3 ? 2'h1 : 2'h2", "3'h3 ? 2'h2 : 2'h1"),
     ("if (order_ready)", "if (1'h1)"),  # an order that nobody took
-    ("t_ready_c = works & (|t_op)", "t_ready_c = works"),  # a key's result ends an order
-    ("t_ready_c = works & (t_op == 2'h0)", "t_ready_c = works"),  # an order's result for a key
-    ("w_ready_c = works & (|w_op)", "w_ready_c = works"),
-    ("w_ready_c = works & (|w_op)", "w_ready_c = |w_op"),
+    ("t_ready_c = works & t_valid & (|t_op)", "t_ready_c = works & t_valid"),  # a key's result ends an order
+    ("t_ready_c = works & t_valid & (t_op == 2'h0)", "t_ready_c = works & t_valid"),  # an order's result for a key
+    ("w_ready_c = works & w_valid & (|w_op)", "w_ready_c = works & w_valid"),
+    ("w_ready_c = works & w_valid & (|w_op)", "w_ready_c = w_valid & (|w_op)"),
     ("w_valid & (w_op == 2'h0)", "w_valid"),  # a reply to an order places an entry
 ]
 
