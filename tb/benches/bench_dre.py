@@ -16,8 +16,9 @@ from tb.library.table_bus import TableBus
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    A phase waits for its keys' replies on w, and for the last bursts of its "blocks" of rows. With "reset_at", it plays
-    up to that cycle, resets, clears memory, and plays everything again.
+    "then" are beats of k that are offered once the last row has gone. A phase waits for its keys' replies on w, and for
+    the last bursts of its "blocks" of rows. With "reset_at", it plays up to that cycle, resets, clears memory, and
+    plays everything again.
 
     latency, flips : of the memory behind the table port, as in `TableBus`; flips may be absent
     memory : the bytes at first, by address; may be absent
@@ -49,12 +50,13 @@ async def phases(dut):
         memory.after()
 
     async def played(phase: dict, stop: int = 0):
-        keys, rows = phase.get("keys", []), phase.get("rows", [])
+        keys, rows, then = (phase.get(name, []) for name in ("keys", "rows", "then"))
         seen_w, seen_b, sent, start = len(w.got), len(b.got), len(s.sent), bench.cycle
 
         def done() -> bool:
             fetched = sum(burst["last"] for _, burst in b.got[seen_b:]) == phase.get("blocks", 0)
-            return (len(w.got) - seen_w == len(keys) and fetched) or (stop and bench.cycle >= stop)
+            replied = len(w.got) - seen_w == len(keys) + len(phase.get("then", []))
+            return (replied and fetched) or (stop and bench.cycle >= stop)
 
         if rows and p.wtu.budget:
             dut.budgeted.value, dut.budget.value = int(phase["budget"] > 0), max(0, phase["budget"] - 1)
@@ -67,6 +69,9 @@ async def phases(dut):
                 at = f"key {len(w.got) - seen_w} of {len(keys)}, row {whole} of {all_}"
                 stands = f"no end after {c['limit']} cycles: deadlock? {bench.state()}"
                 raise AssertionError(f"{phase['label']} stands at {at}: {stands}")
+            if then and len(s.sent) - sent == len(rows):
+                k.put(then)
+                then = []
             await step()
 
     async def interrupted(how: dict) -> dict:

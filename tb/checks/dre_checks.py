@@ -109,6 +109,8 @@ def play(p: DreParams, seed: int, frames: int = 6) -> Scenario:
                 rows(ctx, along=True)
         elif what == "keys" and other != ctx:
             frame(other, along=True)
+        elif what == "nothing":  # the KVMU still lists sets of the context before
+            s.switch(other, along=True, what="then")
     return s
 
 
@@ -126,6 +128,7 @@ def bins(s: Scenario) -> set[str]:
             hit |= {"counts that roll" if len(q.counts) > s.p.kvmu.counts else "counts that are kept"}
             hit |= {f"a count of a full table, context {ctx}"} if full[ctx] & set(q.clusters) else set()
             hit |= {"keys beside rows"} if "keys" in phase else set()
+            hit |= {"a SWITCH behind rows"} if "then" in phase else set()
             hit |= {"rows behind rows"} if n else set()
             if s.p.wtu.budget:
                 kind = "a share" if not q.budget else "a budget" if q.budget <= q.counts.sum() else "too large a budget"
@@ -134,7 +137,7 @@ def bins(s: Scenario) -> set[str]:
             hit |= {"a whole row"} if (q.rows.clusters == codes.shape[1]).any() else set()
             hit |= {"nothing to fetch"} if not q.bursts else set()
             full[ctx] = set()
-        for beat in (next(news) for _ in phase.get("keys", [])):
+        for beat in (next(news) for _ in (*phase.get("keys", []), *phase.get("then", []))):
             ctx = beat["ctx"]
             if beat["op"] == CLEAR:
                 hit |= {f"CLEAR of context {ctx}"}
@@ -153,6 +156,7 @@ BINS = {
     "SWITCH",
     "SWITCH to an empty context",
     "keys beside rows",
+    "a SWITCH behind rows",
     "rows behind rows",
     "part of a row",
     "a whole row",
@@ -263,7 +267,7 @@ def filled(s: Scenario) -> list[list[int]]:
     out, level, answers = [], dict.fromkeys(contexts(s.p), 0), iter(s.t)
     for phase in s.phases:
         out.append([ctx for ctx, n in level.items() if n])
-        for beat in (next(answers) for _ in phase.get("keys", [])):
+        for beat in (next(answers) for _ in (*phase.get("keys", []), *phase.get("then", []))):
             if beat["op"] != SWITCH:
                 level[beat["ctx"]] = 0 if beat["op"] == CLEAR else beat["clusters"]
     return out

@@ -79,19 +79,20 @@ class Scenario:
         self.model.clear(ctx)
         self.tokens[ctx] = 0
 
-    def switch(self, ctx: int, along: bool = False, budget: int = 0) -> None:
+    def switch(self, ctx: int, along: bool = False, budget: int = 0, what: str = "keys") -> None:
         """Let the rows that follow be of a context, and select a budget of tokens or (0) a share.
 
-        `along` has the meaning that it has in `keys`.
+        `along` has the meaning that it has in `keys`. what : "then" offers it once the last row of the phase has gone,
+        while its sets are still to come
         """
-        self._order(SWITCH, ctx, self.model.switch(ctx, budget), along)
+        self._order(SWITCH, ctx, self.model.switch(ctx, budget), along, what)
 
     def tokens_of(self, ctx: int) -> int:
         """Tokens of a context's clusters, as the WTU counts them."""
         return int(self.model.tables[ctx].counts.sum()) if ctx in self.model.tables else 0
 
-    def _order(self, op: int, ctx: int, clusters: int, along: bool) -> None:
-        self._phase(along, "keys", [{"op": op, "ctx": ctx, "token": 0, "hash": 0, "last": 1}])
+    def _order(self, op: int, ctx: int, clusters: int, along: bool, what: str = "keys") -> None:
+        self._phase(along, what, [{"op": op, "ctx": ctx, "token": 0, "hash": 0, "last": 1}])
         self._expect("t", {"op": op, "ctx": ctx, "clusters": clusters})
         self._expect("w", {"op": op})
 
@@ -174,9 +175,9 @@ class Scenario:
             for _ in range(phase.get("blocks", 0)):
                 q, (ctx, codes) = next(queries), next(blocks)
                 ends.append(time.query(ctx, codes, q.counts, self.f.ratio_q16, q.clusters, begins, q.budget))
-            if "keys" in phase:
-                news = [next(t) for _ in phase["keys"]]
-                beats = [(k["op"], k["ctx"], k["hash"], k["last"]) for k in phase["keys"]]
+            if keys := [*phase.get("keys", []), *phase.get("then", [])]:
+                news = [next(t) for _ in keys]
+                beats = [(k["op"], k["ctx"], k["hash"], k["last"]) for k in keys]
                 ends.append(time.keys(beats, [n.get("cluster", 0) for n in news]).w[-1])
             out.append(ends[0] if len(ends) == 1 else None)
         return out
@@ -192,7 +193,7 @@ class Scenario:
     def perf(self) -> dict[str, int]:
         """Values that the event counters must have, without the cycles in which words of scores wait for counts."""
         p, keys = self.p, [beat for beat in self.t if beat["op"] == 0]
-        beats = [beat for phase in self.phases for beat in phase.get("keys", [])]
+        beats = [beat for phase in self.phases for beat in (*phase.get("keys", []), *phase.get("then", []))]
         hcu = HcuCycles()
         alone(HcuTime(p.hcu, self.f.th_hd).requests([tuple(map(b.get, HCU_BEAT)) for b in beats], hcu), 1)
         placed = [beat for beat in self.w if beat["op"] == 0]

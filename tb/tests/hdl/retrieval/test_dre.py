@@ -51,7 +51,7 @@ def joined_otherwise(old: str, new: str) -> Emitted:
             pytest.param(*edit, marks=pytest.mark.nightly)
             for edit in (
                 ("may_switch.eq((joined.op != SWITCH) | listed | held)", "may_switch.eq(1)"),  # into the sets before
-                ("open_.eq(~first | tags.w_rdy)", "open_.eq(1)"),  # a row without a place for its tag
+                ("tags.w_en.eq(row_moves & first)", "tags.w_en.eq(row_moves & row.last)"),  # a tag a reading
             )
         ),
     ],
