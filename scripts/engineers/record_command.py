@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from scripts.progress import Step
 from sim.system import dre_demand
 from synth import flow, opensta, table3
 from synth.sram import Sram
+from synth.structure import structure
 
 RESULTS = recorded_results.DOCS / "results"
 # Library -> its files, relative to the folder of the project, as all paths of the manual.
@@ -116,9 +116,9 @@ def typed(library: str, words: str) -> str:
 
 
 def digest(unit: str) -> str:
-    """SHA-256 of the Verilog of a unit of `core` as it is today, without its comments and empty lines."""
+    """The structure of a unit of `core` as it is today."""
     made, _ = table3.design(unit, preset("core"), flow.BUILD)
-    return hashlib.sha256(re.sub(r"(?:[ \t]*(?://.*)?\n)+", "\n", made.verilog).encode()).hexdigest()
+    return structure(made.verilog)
 
 
 def _version(tool: str) -> str:

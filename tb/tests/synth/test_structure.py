@@ -1,0 +1,64 @@
+"""The digest of a design's structure: what changes it, and what does not."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+
+from hdl.emit import emit
+from hdl.params import preset
+from hdl.retrieval import dre, row_check
+from synth.structure import KEYWORDS, structure
+
+DRE = preset("tiny").core.dre
+TEXT = emit("dre", DRE).verilog
+
+
+def edited(old: str, new: str) -> str:
+    """The DRE's Verilog after an edit of the row check's source, at every place where the word stands."""
+    source = Path(row_check.__file__).read_text()
+    changed = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, source)
+    assert changed != source
+    module = ModuleType(row_check.__name__)
+    with patch.dict(sys.modules, {row_check.__name__: module}):
+        exec(compile(changed, row_check.__file__, "exec"), vars(module))
+        with patch.object(dre, "RowCheck", module.RowCheck):
+            return emit("dre", DRE).verilog
+
+
+@pytest.mark.parametrize("name", ["final", "at"])
+def test_a_local_name_changes_nothing(name):
+    renamed = edited(name, f"zz_{name}")
+    assert renamed != TEXT
+    assert structure(renamed) == structure(TEXT)
+
+
+def test_comments_and_spaces_change_nothing():
+    assert structure(re.sub(r"//.*", "", TEXT).replace("\n", " \n\n")) == structure(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("& right & ~self.switches", "| right & ~self.switches"),
+        ("ends, 0, at + 1", "ends, 0, at + 3"),
+        ("final.eq(self.clusters - 1)", "final.eq(self.clusters)"),
+    ],
+)
+def test_an_edit_is_seen(old, new):
+    source = Path(row_check.__file__).read_text()
+    assert source.count(old) == 1
+    assert structure(edited(old, new)) != structure(TEXT)
+
+
+def test_words_of_verilog_are_no_names():
+    """Those of the generated Verilog: a clock's other edge must not look like a rename."""
+    assert structure(TEXT.replace("posedge", "negedge")) != structure(TEXT)
+    assert set(re.findall(r"^ *(\w+)", re.sub(r"//.*", "", TEXT), re.M)) & KEYWORDS >= {"always", "assign", "module"}
+
+
+def test_two_names_that_change_places_are_seen():
+    assert structure("assign a = b & ~c;\nassign d = b;") != structure("assign a = b & ~c;\nassign d = c;")
