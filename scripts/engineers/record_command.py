@@ -218,6 +218,11 @@ def _simulation(reports: list[tuple[str, Any]]) -> dict:
     }
 
 
+def _layers(reports: list[tuple[str, Any]]) -> dict:
+    """The rows of each command, by name."""
+    return {name: report for name, (_, report) in zip(LAYERS, reports, strict=True)}
+
+
 def _texts(reports: list[tuple[str, dict]]) -> dict:
     """What each policy answers, and what its own answer follows: agreement and loss of the same tokens."""
     report = _first(reports)
@@ -267,11 +272,31 @@ SIMULATION = {
     "frames": "frames",
     "frames of 2": "frames -p kvmu.entry_bytes=1024",
     "frames of 8": "frames -p kvmu.entry_bytes=4096",
+    **{
+        f"home {kind}{changes}": f"frames --cache 40000{select}{changes}"
+        for kind, select in (("resv", ""), ("published", " --select world:resv-buckets"))
+        for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32")
+    },
     "windows": "policies --policy full,resv,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
     "branch": "policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
     "roomy": "policies --policy resv --cache 40960 -p clusters=32768",
     "server": "policies --policy full,resv --cache 40960 --platform server",
     "core": "policies --policy full,resv --cache 40960 --preset core",
+}
+# The same of docs/stages.md.
+LONG = "--cached 1024 --cached 10240 --cached 40960"
+_LARGE = "layer --select table2 --tokens 128 --cached 2048 -p w_depth=64 -p x_depth=2048 -p vpe.depth=256 "
+_LARGE += "-p bus_bytes=128 -p hcu.frame=128 -p hcu.tile=128"
+LAYERS = {
+    "layer core": "layer --select table2",
+    "layer 128": _LARGE,
+    "layer 128, 64 bursts": f"{_LARGE} -p bursts=64",
+    "prediction 1M": "prediction --select table2 --cached 1048576 --share 0.025",
+    **{
+        f"{kind} {name}": f"prediction {words}{LONG} --preset {name}"
+        for kind, words in (("prediction", "--select table2 "), ("default", ""))
+        for name in ("core", "edge8", "server48")
+    },
 }
 FLEET = (
     "fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
@@ -297,6 +322,7 @@ MEASURED = {
     "simulation": Result(
         tuple(("embedded", f"simulate {words}") for words in SIMULATION.values()), (), _simulation, ("numpy",)
     ),
+    "layers": Result(tuple(("embedded", f"simulate {words}") for words in LAYERS.values()), (), _layers, ("numpy",)),
     "text": Result((("embedded", TEXT),), (), _texts, ("numpy",)),
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),

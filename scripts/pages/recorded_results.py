@@ -1,18 +1,22 @@
 """Holds the manual to its records: tables made from recorded results, and sentences that cite figures.
 
-Four modules give the tables (`BLOCKS`) and the sentences (`cited`): `synthesis_results`, `run_results` and
-`evaluation_figures` from records in docs/results, `computed_figures` from code that takes no time.
+Five modules give the tables (`BLOCKS`) and the sentences (`cited`): `synthesis_results`, `run_results`, `layer_results`
+and `evaluation_figures` from records in docs/results, `computed_figures` from code that takes no time.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.pages import computed_figures, evaluation_figures, run_results, synthesis_results
+from scripts.pages import computed_figures, evaluation_figures, layer_results, run_results, synthesis_results
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
-BLOCKS: dict[str, Callable[[dict], str]] = synthesis_results.BLOCKS | run_results.BLOCKS | evaluation_figures.BLOCKS
+BLOCKS: dict[str, Callable[[dict], str]] = {
+    name: block
+    for module in (synthesis_results, run_results, layer_results, evaluation_figures)
+    for name, block in module.BLOCKS.items()
+}
 
 
 def texts(docs: Path = DOCS) -> dict[str, Path]:
@@ -36,6 +40,7 @@ def cited(known: dict[str, dict]) -> list[tuple[str, str]]:
     return [
         *synthesis_results.cited(known),
         *run_results.cited(known),
+        *layer_results.cited(known),
         *evaluation_figures.cited(known),
         *computed_figures.cited(),
     ]

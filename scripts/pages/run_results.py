@@ -77,6 +77,18 @@ def stages(known: dict) -> str:
     return "\n\n".join([head, shown, *ends])
 
 
+def home(known: dict) -> str:
+    """Times of a frame by format and blocks of the home memory."""
+    rows = []
+    for at, platform in enumerate(("edge", "server")):
+        for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32"):
+            cells = [known["simulation"][f"home {kind}{changes}"]["rows"][at][1] for kind in ("resv", "published")]
+            name = known["simulation"]["home resv"]["rows"][at][0].split()[0]
+            rows.append([f"the same, `{changes.strip()}`" if changes else f"{platform}, `{name}`", *cells])
+    head = ["`vrex simulate frames --cache 40000` on", "`resv`, ms a frame (`*`: tables are full)"]
+    return table([*head, "`resv-buckets` (`--select world:resv-buckets`)"], rows)
+
+
 WINDOWS = {"full": (1, 10, 40), "resv": (1, 10, 40), "hybrid": (10,), "streamingllm": (10,), "codecsight": (10,)}
 
 
@@ -236,6 +248,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "policies": policies,
     "stages": stages,
     "homes": homes,
+    "home": home,
     "windows": windows,
     "frames": frames,
     "fleet": fleet,

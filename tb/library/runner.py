@@ -231,7 +231,7 @@ class Run:
 
     def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
-        inputs = [p["name"] for p in _bench_ports(self.emitted) if p["dir"] == "in"]
+        inputs = [p["name"] for p in _bench_ports(self.emitted) if p["dir"] == "in" and p["name"] != "mutant"]
         own = {"seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 0), "inputs": inputs}
         (folder / "config.json").write_text(json.dumps(self.config | own))
         results = folder / "results.xml"

@@ -1,0 +1,113 @@
+"""The manual's tables of a layer's cycles, by `vrex simulate layer` and `prediction`."""
+
+from collections.abc import Callable
+
+from scripts.pages.markdown import table
+
+NAMES = {"dpe": "DPE", "vpe": "VPE", "load": "loader", "store": "storer"}
+NAMES |= {"reads": "bursts in flight", "writes": "writes in flight"}
+WAITS = {"select": "DRE", "scores": "fetch"}  # what a stage waits for that its own units do not show
+PRESETS = ("core", "edge8", "server48")
+LARGE = ("keys", "cluster", "output", "gate_up", "down", "resident", "scores", "values", "rank")
+
+
+def stages(known: dict) -> str:
+    """A layer stage by stage: a column a cache, and shares of the units over the caches."""
+    rows = known["layers"]["layer core"]
+    caches = sorted({row["cached"] for row in rows})
+    out = []
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        own = [row for row in rows if row["stage"] == stage]
+        cells = [f"{row['cycles']:,}" for row in own]
+        out.append([_bold(stage), *cells, _range(own, "dpe"), _range(own, "load"), _limit(own[-1])])
+    return table(["stage", *map(_short, caches), "DPE busy", "loader busy", "limit"], out)
+
+
+def presets(known: dict) -> str:
+    """A layer on core 0 of each preset."""
+    what = ("8 tables, all columns", "1 table, an eighth of the columns", "the leader's part of a table, a 48th of all")
+    rows = []
+    for name, text in zip(PRESETS, what, strict=True):
+        cycles = [f"{x['layer']:,}" for x in known["layers"][f"prediction {name}"]]
+        rows.append([f"`{name}`", text, *cycles])
+    return table(["preset", "core 0 computes", "1K", "10K", "40K"], rows)
+
+
+def large(known: dict) -> str:
+    """A layer of 128 tokens, with 32 and with 64 bursts in flight."""
+    few, many = ({row["stage"]: row for row in known["layers"][name]} for name in ("layer 128", "layer 128, 64 bursts"))
+    rows = []
+    for stage in (*LARGE, "layer"):
+        cells = [[f"{x['cycles']:,}", _share(x, "dpe"), _limit(x)] for x in (few[stage], many[stage])]
+        rows.append([_bold(stage), *cells[0], *cells[1]])
+    head = ["stage", "cycles", "DPE busy", "limit"]
+    return table([*head, "with 64 bursts (`-p bursts=64`)", *head[2:]], rows)
+
+
+def prediction(kind: str) -> Callable[[dict], str]:
+    """Returns the table of visible prediction of each preset. kind : "prediction" of the published, or "default"."""
+
+    def text(known: dict) -> str:
+        rows = []
+        for name in PRESETS:
+            for x in known["layers"][f"{kind} {name}"]:
+                parts = [
+                    f"{x[k]:,}, {x[k] / x['layer']:.2%}".replace("%", " %")
+                    for k in ("clustering", "rank", "codes", "visible", "fetch")
+                ]
+                rows.append([f"`{name}`, {_short(x['cached'])}", f"{x['clusters']:,}", f"{x['layer']:,}", *parts])
+        head = ["preset, cached", "clusters", "layer", "hash bits, clusters, places", "rank", "codes and choice"]
+        return table([*head, "visible prediction", "wait for the fetch"], rows)
+
+    return text
+
+
+def _bold(stage: str) -> str:
+    return f"**{stage}**" if stage == "layer" else stage
+
+
+def _short(cached: int) -> str:
+    return f"{cached >> 10}K"
+
+
+def _share(row: dict, unit: str) -> str:
+    return f"{row[unit] / row['cycles']:.1%}".replace("%", " %")
+
+
+def _range(rows: list[dict], unit: str) -> str:
+    shares = sorted(row[unit] / row["cycles"] for row in rows)
+    low, high = (f"{100 * x:.1f}" for x in (shares[0], shares[-1]))
+    return f"{high} %" if low == high else f"{low} to {high} %"
+
+
+def _limit(row: dict) -> str:
+    if row["stage"] == "layer":
+        return ""
+    unit = max(NAMES, key=lambda name: row[name])
+    return WAITS[row["stage"]] if row["stage"] in WAITS and row[unit] < 0.9 * row["cycles"] else NAMES[unit]
+
+
+def cited(known: dict) -> list[tuple[str, str]]:
+    """Page and text, for each sentence with figures of a layer."""
+    own, (million,) = known["layers"]["default core"], known["layers"]["prediction 1M"]
+    shares = [f"{row['visible'] / row['layer']:.1%}".replace("%", " %") for row in own]
+    parts = [f"{million[k] / 1e6:.2f} million" for k in ("visible", "codes", "clustering")]
+    text = f"of the layer {shares[0]} at 1K, {shares[1]} at 10K and {shares[2]} at 40K"
+    return [
+        ("stages.md", text),
+        (
+            "stages.md",
+            f"the layer takes {million['layer'] / 1e6:.1f} million cycles. SWITCHes show in {million['switch']:,} of "
+            f"them, the prediction in {parts[0]}: the choice among all clusters in {parts[1]}, hash bits and clusters "
+            f"in {parts[2]}.",
+        ),
+    ]
+
+
+BLOCKS: dict[str, Callable[[dict], str]] = {
+    "layer-stages": stages,
+    "layer-presets": presets,
+    "layer-128": large,
+    "prediction": prediction("prediction"),
+    "prediction-default": prediction("default"),
+}
