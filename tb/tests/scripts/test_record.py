@@ -150,7 +150,7 @@ def tables_of_figures(text: str) -> set[str]:
     return out
 
 
-OPEN = 36  # tables that nothing holds yet: this number may only fall
+OPEN = 34  # tables that nothing holds yet: this number may only fall
 
 
 def test_every_table_of_figures_is_held():
