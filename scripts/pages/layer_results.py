@@ -6,7 +6,6 @@ from scripts.pages.markdown import table
 
 NAMES = {"dpe": "DPE", "vpe": "VPE", "load": "loader", "store": "storer"}
 NAMES |= {"reads": "bursts in flight", "writes": "writes in flight"}
-WAITS = {"select": "DRE", "scores": "fetch"}  # what a stage waits for that its own units do not show
 PRESETS = ("core", "edge8", "server48")
 LARGE = ("keys", "cluster", "output", "gate_up", "down", "resident", "scores", "values", "rank")
 
@@ -19,8 +18,8 @@ def stages(known: dict) -> str:
     for stage in dict.fromkeys(row["stage"] for row in rows):
         own = [row for row in rows if row["stage"] == stage]
         cells = [f"{row['cycles']:,}" for row in own]
-        out.append([_bold(stage), *cells, _range(own, "dpe"), _range(own, "load"), _limit(own[-1])])
-    return table(["stage", *map(_short, caches), "DPE busy", "loader busy", "limit"], out)
+        out.append([_bold(stage), *cells, _range(own, "dpe"), _range(own, "load"), _busiest(own[-1])])
+    return table(["stage", *map(_short, caches), "DPE busy", "loader busy", "busiest at 40K"], out)
 
 
 def presets(known: dict) -> str:
@@ -38,9 +37,9 @@ def large(known: dict) -> str:
     few, many = ({row["stage"]: row for row in known["layers"][name]} for name in ("layer 128", "layer 128, 64 bursts"))
     rows = []
     for stage in (*LARGE, "layer"):
-        cells = [[f"{x['cycles']:,}", _share(x, "dpe"), _limit(x)] for x in (few[stage], many[stage])]
+        cells = [[f"{x['cycles']:,}", _share(x, "dpe"), _busiest(x)] for x in (few[stage], many[stage])]
         rows.append([_bold(stage), *cells[0], *cells[1]])
-    head = ["stage", "cycles", "DPE busy", "limit"]
+    head = ["stage", "cycles", "DPE busy", "busiest"]
     return table([*head, "with 64 bursts (`-p bursts=64`)", *head[2:]], rows)
 
 
@@ -80,11 +79,10 @@ def _range(rows: list[dict], unit: str) -> str:
     return f"{high} %" if low == high else f"{low} to {high} %"
 
 
-def _limit(row: dict) -> str:
-    if row["stage"] == "layer":
-        return ""
+def _busiest(row: dict) -> str:
+    """The unit, or the direction of bursts, that is busy for the largest share of a stage."""
     unit = max(NAMES, key=lambda name: row[name])
-    return WAITS[row["stage"]] if row["stage"] in WAITS and row[unit] < 0.9 * row["cycles"] else NAMES[unit]
+    return f"{NAMES[unit]}, {_share(row, unit)}"
 
 
 def cited(known: dict) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import tomllib
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
@@ -14,12 +15,15 @@ from scripts.engineers import record_command
 from scripts.main import app
 from scripts.pages import recorded_results
 from scripts.simulate import system_options
+from scripts.simulate.layer_command import played
+from scripts.simulate.prediction_command import predict
 from sim.evaluation import paper_limits
 from sim.evaluation.fleet import Device, day
+from sim.evaluation.frame_times import frames
 from sim.evaluation.other_policies import PROFILES, policies
 from sim.system.platforms import EDGE, SERVER, platform
 from sim.system.timeline import Point
-from sim.system.workload import Decoder
+from sim.system.workload import Decoder, traced
 from tb.library.runner import ROOT
 
 KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) for name in record_command.MEASURED}
@@ -89,6 +93,17 @@ def test_simulated_tables_are_todays(monkeypatch):
     columns = [kept["policies"]["columns"].index(name) for name in ("policy", "cache", "frame 40K", "token 40K")]
     rows = {tuple(row[c] for c in columns) for row in kept["policies"]["rows"]}
     assert {row[:-1] for row in policies(EDGE, some, (40960,)).rows} <= rows
+
+
+def test_times_of_the_default_are_todays():
+    """At 40K, where the DRE counts most: frames on both platforms, and the prediction of a core of `edge8`."""
+    kept, at = KEPT["simulation"]["figures"]["frames"], Point(40960)
+    column = kept["columns"].index("40K")
+    found = frames([EDGE, SERVER], at, traced(Decoder()), (40960,))[0]
+    assert [row[1] for row in found.rows] == [row[column] for row in kept["rows"]]
+    own = system_options.selection(None, "resv", Decoder(), EDGE.core)
+    row = predict(played(EDGE.system, own, 10, 40960, None, 100))
+    assert asdict(row) | {"visible": row.visible} in KEPT["layers"]["figures"]["default edge8"]
 
 
 def test_a_fleet_is_todays():
