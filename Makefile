@@ -40,6 +40,8 @@ nightly-mutants-large: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	mkdir -p build/types/openvrex
+	for d in golden hdl ip scripts sim synth tb openvrex/__init__.py; do ln -sfn ../../../$$d build/types/openvrex/; done
 	$(BIN)/mypy
 
 docs: setup

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hdl.writer.modules import Inside, Pin, Writer
+from openvrex.hdl.writer.modules import Inside, Pin, Writer
 
 CHECKS = Path(__file__).with_name("assertions.sv")  # modules that check one thing each
 _AXI = re.compile(r"(\w+_axi_)arvalid")

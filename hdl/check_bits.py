@@ -1,8 +1,7 @@
 """Check bits of protected memories (`golden.arithmetic.secded`)."""
 
 from amaranth import Cat, Const, Module, Signal, Value
-
-from golden.arithmetic.secded import check_bits, columns
+from openvrex.golden.arithmetic.secded import check_bits, columns
 
 
 def checks_of(m: Module, data: Value, protection: str, name: str) -> Signal:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 
-from golden.function_params import ParamError, check, described
-from golden.text_files import check_regular, read_text
-from hdl.params import PRESETS, SystemParams, flat, override, preset
+from openvrex.golden.function_params import ParamError, check, described
+from openvrex.golden.text_files import check_regular, read_text
+from openvrex.hdl.params import PRESETS, SystemParams, flat, override, preset
 
 SUFFIX = ".toml"
 _HEAD = """# A design of OpenVRex, for --design of vrex generate, verify, synth, power, sweep, ip and run.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 _FINAL = ("Latency", "Throughput", "Raises", "Source")
 _LISTS = ("Parameters", "Members")

@@ -16,49 +16,48 @@ from amaranth import Shape
 from amaranth.hdl import Fragment, Instance, MemoryInstance
 from amaranth.hdl._ir import Design
 from amaranth.lib import wiring
-
-from golden.atomic_files import replacing
-from golden.function_params import check
-from hdl.assertions import assertions
-from hdl.header import LICENCE, ONE_FILE, VERSION, above, command_line, header
-from hdl.leaf import Leaves, elaborated
-from hdl.memory import bodies
-from hdl.params import SystemParams, part_of, reset_cycles, stated
-from hdl.ports import ports
-from hdl.reset import Prolonged
-from hdl.writer.circt import Language
-from hdl.writer.modules import Writer
-from hdl.writer.names import legal
+from openvrex.golden.atomic_files import replacing
+from openvrex.golden.function_params import check
+from openvrex.hdl.assertions import assertions
+from openvrex.hdl.header import LICENCE, ONE_FILE, VERSION, above, command_line, header
+from openvrex.hdl.leaf import Leaves, elaborated
+from openvrex.hdl.memory import bodies
+from openvrex.hdl.params import SystemParams, part_of, reset_cycles, stated
+from openvrex.hdl.ports import ports
+from openvrex.hdl.reset import Prolonged
+from openvrex.hdl.writer.circt import Language
+from openvrex.hdl.writer.modules import Writer
+from openvrex.hdl.writer.names import legal
 
 # unit -> (module, class, path of its parameters in `SystemParams`). These run on a trace alone.
 UNITS = {
-    "hcu": ("hdl.retrieval.hcu", "Hcu", "core.dre.hcu"),
-    "wtu": ("hdl.retrieval.wtu", "Wtu", "core.dre.wtu"),
-    "cluster_set": ("hdl.retrieval.cluster_set", "ClusterSet", "core.dre.wtu"),
-    "kvmu": ("hdl.retrieval.kvmu", "Kvmu", "core.dre.kvmu"),
-    "dre": ("hdl.retrieval.dre", "Dre", "core.dre"),
-    "vpe": ("hdl.execution.vpe", "Vpe", "core.vpe"),
-    "dpe": ("hdl.execution.dpe", "Dpe", "core.dpe"),
+    "hcu": ("openvrex.hdl.retrieval.hcu", "Hcu", "core.dre.hcu"),
+    "wtu": ("openvrex.hdl.retrieval.wtu", "Wtu", "core.dre.wtu"),
+    "cluster_set": ("openvrex.hdl.retrieval.cluster_set", "ClusterSet", "core.dre.wtu"),
+    "kvmu": ("openvrex.hdl.retrieval.kvmu", "Kvmu", "core.dre.kvmu"),
+    "dre": ("openvrex.hdl.retrieval.dre", "Dre", "core.dre"),
+    "vpe": ("openvrex.hdl.execution.vpe", "Vpe", "core.vpe"),
+    "dpe": ("openvrex.hdl.execution.dpe", "Dpe", "core.dpe"),
 }
 # The blocks of a DRE, an LXE and a core, the LXE and the core themselves, IP blocks and systems.
 BLOCKS = {
-    "sequencer": ("hdl.execution.sequencer", "Sequencer", "core"),
-    "loader": ("hdl.execution.loader", "Loader", "core"),
-    "storer": ("hdl.execution.storer", "Storer", "core"),
-    "feeder": ("hdl.retrieval.feeder", "Feeder", "core"),
-    "table_port": ("hdl.retrieval.table_port", "TablePort", "core.dre"),
-    "retriever": ("hdl.retrieval.retriever", "Retriever", "core"),
-    "lxe": ("hdl.execution.lxe", "Lxe", "core"),
-    "core": ("hdl.execution.core", "Core", "core"),
-    "dre_ip": ("hdl.shells.dre_ip", "DreIp", "core"),
-    "core_ip": ("hdl.shells.core_ip", "CoreIp", "core"),
-    "motion_mask_ip": ("hdl.shells.motion_mask_ip", "MotionMaskIp", "mask"),
-    "arbiter": ("hdl.bus.arbiter", "Arbiter", ""),
-    "system": ("hdl.execution.system", "System", ""),
+    "sequencer": ("openvrex.hdl.execution.sequencer", "Sequencer", "core"),
+    "loader": ("openvrex.hdl.execution.loader", "Loader", "core"),
+    "storer": ("openvrex.hdl.execution.storer", "Storer", "core"),
+    "feeder": ("openvrex.hdl.retrieval.feeder", "Feeder", "core"),
+    "table_port": ("openvrex.hdl.retrieval.table_port", "TablePort", "core.dre"),
+    "retriever": ("openvrex.hdl.retrieval.retriever", "Retriever", "core"),
+    "lxe": ("openvrex.hdl.execution.lxe", "Lxe", "core"),
+    "core": ("openvrex.hdl.execution.core", "Core", "core"),
+    "dre_ip": ("openvrex.hdl.shells.dre_ip", "DreIp", "core"),
+    "core_ip": ("openvrex.hdl.shells.core_ip", "CoreIp", "core"),
+    "motion_mask_ip": ("openvrex.hdl.shells.motion_mask_ip", "MotionMaskIp", "mask"),
+    "arbiter": ("openvrex.hdl.bus.arbiter", "Arbiter", ""),
+    "system": ("openvrex.hdl.execution.system", "System", ""),
 }
 # Units beside a core.
 BESIDE = {
-    "motion_mask": ("hdl.video.motion_mask", "MotionMask", "mask"),
+    "motion_mask": ("openvrex.hdl.video.motion_mask", "MotionMask", "mask"),
 }
 ALL = UNITS | BLOCKS | BESIDE
 PROLONGING = ("dre_ip", "core_ip", "motion_mask_ip")  # units that prolong their reset themselves

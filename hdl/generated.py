@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from golden.function_params import ParamError, check
-from golden.text_files import read_text
-from hdl.emit import ALL, Emitted, emit, params_of
-from hdl.params import override_part, preset
-from hdl.writer.circt import Language
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.text_files import read_text
+from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.params import override_part, preset
+from openvrex.hdl.writer.circt import Language
 
 MANIFEST = "manifest.json"
 SHARED = ("n_ctx", "clusters", "count_bits", "token_bits")  # the same in all units of a DRE

@@ -8,10 +8,9 @@ from dataclasses import is_dataclass
 from importlib.metadata import version
 
 from amaranth.lib import wiring
-
-from golden.function_params import described
-from hdl.docstrings import Sheet, parse
-from hdl.params import APART, PRESETS, flat, is_off, part_of
+from openvrex.golden.function_params import described
+from openvrex.hdl.docstrings import Sheet, parse
+from openvrex.hdl.params import APART, PRESETS, flat, is_off, part_of
 
 # Verilator expects a module in a file of its name.
 ONE_FILE = "/* verilator lint_off DECLFILENAME */  // one file holds a unit and the modules in it\n"

@@ -3,10 +3,9 @@
 from dataclasses import fields
 
 from amaranth.lib import data
-
-from golden.arithmetic.vector import SCALARS, Instruction, Swap
-from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
-from hdl.params import CoreParams, VpeParams, bits_for
+from openvrex.golden.arithmetic.vector import SCALARS, Instruction, Swap
+from openvrex.golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
+from openvrex.hdl.params import CoreParams, VpeParams, bits_for
 
 PROGRAM, REGISTER, START = range(3)  # requests of the host
 

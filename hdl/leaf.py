@@ -12,8 +12,7 @@ from amaranth import ClockSignal, Instance, Module, ResetSignal
 from amaranth.hdl import Fragment
 from amaranth.hdl._ir import Design, PortDirection
 from amaranth.lib import wiring
-
-from hdl.writer.signature import members
+from openvrex.hdl.writer.signature import members
 
 CLEAR = "clear"  # clock domain whose reset starts the counts that clear protected memories (`hdl.reset`)
 

@@ -8,12 +8,11 @@ from amaranth import Cat, ClockSignal, Instance, Module, Mux, ResetSignal, Signa
 from amaranth.hdl import Fragment
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.secded import check_bits
-from golden.function_params import check
-from hdl.check_bits import checks_of, decoded
-from hdl.leaf import CLEAR, Leaves
-from hdl.params import bits_for
+from openvrex.golden.arithmetic.secded import check_bits
+from openvrex.golden.function_params import check
+from openvrex.hdl.check_bits import checks_of, decoded
+from openvrex.hdl.leaf import CLEAR, Leaves
+from openvrex.hdl.params import bits_for
 
 BODIES = Path(__file__).with_name("memories.v")  # one module a kind, which emitted Verilog holds under the unit's name
 KINDS = ("ram_1r1w", "ram_1rw")

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from operator import attrgetter
 
-from golden.arithmetic.secded import PROTECTIONS
-from golden.arithmetic.vector import VectorFormat
-from golden.function_params import (
+from openvrex.golden.arithmetic.secded import PROTECTIONS
+from openvrex.golden.arithmetic.vector import VectorFormat
+from openvrex.golden.function_params import (
     BUDGET_BITS,
     FEATURES,
     OF_HARDWARE,
@@ -24,9 +24,9 @@ from golden.function_params import (
     described,
     parameter,
 )
-from golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opcode
-from golden.retrieval import kv4
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opcode
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 # Fields that hold parameters of their own.
 _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "table", "dpe", "vpe", "lxe", "mask")

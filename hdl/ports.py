@@ -11,10 +11,9 @@ from amaranth import Signal
 from amaranth.hdl import ShapeCastable
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout, Layout
-
-from hdl.writer.names import Names
-from hdl.writer.signature import ROLES, members
-from hdl.writer.variables import Variables, pin_name
+from openvrex.hdl.writer.names import Names
+from openvrex.hdl.writer.signature import ROLES, members
+from openvrex.hdl.writer.variables import Variables, pin_name
 
 
 def ports(component: wiring.Component) -> list[dict]:

@@ -1,7 +1,7 @@
 """Depths of the queues that no parameter sets. The hardware and its time view in `sim` both take them from here."""
 
-from golden.retrieval.kv4 import GROUPS, RATIO
-from hdl.params import CoreParams, SystemParams
+from openvrex.golden.retrieval.kv4 import GROUPS, RATIO
+from openvrex.hdl.params import CoreParams, SystemParams
 
 RESULTS = 16  # DPE: results waiting or on their way; enough for the full rate with results of one chunk
 ROUTES = 4  # LXE: VECTORs that wait for words

@@ -3,9 +3,8 @@
 from amaranth import Module, Mux, Shape, ShapeLike, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.memory import Ram, error_members
-from hdl.params import bits_for
+from openvrex.hdl.memory import Ram, error_members
+from openvrex.hdl.params import bits_for
 
 
 class RamFifo(wiring.Component):

@@ -2,8 +2,7 @@
 
 from amaranth import ClockDomain, ClockSignal, DomainRenamer, Elaboratable, Module, ResetSignal, Signal, Value
 from amaranth.lib import wiring
-
-from hdl.leaf import CLEAR
+from openvrex.hdl.leaf import CLEAR
 
 
 def with_reset(

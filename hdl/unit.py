@@ -3,9 +3,8 @@
 from amaranth import Module, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import Out
-
-from hdl.memory import error_members
-from hdl.named import reg
+from openvrex.hdl.memory import error_members
+from openvrex.hdl.named import reg
 
 
 class Unit(wiring.Component):

@@ -2,11 +2,11 @@
 
 import re
 
-from hdl.emit import Emitted
-from hdl.params import CoreParams, MaskParams
-from ip.origin import stamped
-from ip.shell import top_module
-from ip.software import headers, sources
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.params import CoreParams, MaskParams
+from openvrex.ip.origin import stamped
+from openvrex.ip.shell import top_module
+from openvrex.ip.software import headers, sources
 
 _CORE = """CAPI=2:
 name: openvrex:ip:{name}:{version}

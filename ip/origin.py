@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hdl.header import origin
+from openvrex.hdl.header import origin
 
 _LINES = {".core": "#", ".sdc": "#", ".ys": "#"}  # begin a comment, by suffix; in other files // does
 _FIRST = ("CAPI=2:", "<?xml")  # stays the first line

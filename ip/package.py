@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from importlib.metadata import files
 from pathlib import Path
 
-from golden.function_params import check
-from hdl.emit import ALL, Emitted, emit
-from hdl.header import VERSION, command_line, origin
-from hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
-from hdl.shells.register_block import RDL, address_map, description
-from hdl.writer.circt import Language
-from ip.address_map import header
-from ip.fusesoc import core_file, synth_script
-from ip.ipxact import ipxact
-from ip.origin import stamped
-from ip.package_datasheet import sheet
-from ip.register_page import page
-from ip.shell import TOPS, constraints, shell, stub, top_module
-from ip.software import sources
-from ip.table_header import table_header
+from openvrex.golden.function_params import check
+from openvrex.hdl.emit import ALL, Emitted, emit
+from openvrex.hdl.header import VERSION, command_line, origin
+from openvrex.hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
+from openvrex.hdl.shells.register_block import RDL, address_map, description
+from openvrex.hdl.writer.circt import Language
+from openvrex.ip.address_map import header
+from openvrex.ip.fusesoc import core_file, synth_script
+from openvrex.ip.ipxact import ipxact
+from openvrex.ip.origin import stamped
+from openvrex.ip.package_datasheet import sheet
+from openvrex.ip.register_page import page
+from openvrex.ip.shell import TOPS, constraints, shell, stub, top_module
+from openvrex.ip.software import sources
+from openvrex.ip.table_header import table_header
 
 CHIP = Path(__file__).with_name("chip.md")  # for the chip team
 PERIOD = 1e9 / CLOCK  # ns

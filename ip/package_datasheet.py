@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 
-from golden.function_params import ScoreFormat, described
-from hdl.docstrings import parse, prose
-from hdl.emit import Emitted, unit_class
-from hdl.header import origin
-from hdl.params import CoreParams, MaskParams, flat
-from hdl.shells.register_block import RDL
-from ip.shell import interfaces, top_module, top_ports
+from openvrex.golden.function_params import ScoreFormat, described
+from openvrex.hdl.docstrings import parse, prose
+from openvrex.hdl.emit import Emitted, unit_class
+from openvrex.hdl.header import origin
+from openvrex.hdl.params import CoreParams, MaskParams, flat
+from openvrex.hdl.shells.register_block import RDL
+from openvrex.ip.shell import interfaces, top_module, top_ports
 
 
 def sheet(emitted: Emitted, p: CoreParams | MaskParams, command: str) -> str:

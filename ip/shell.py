@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from hdl.emit import Emitted
-from hdl.params import CoreParams, MaskParams
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.params import CoreParams, MaskParams
 
 # Top module of a package behind its prefix, by unit.
 TOPS = {"core_ip": "openvrex_core", "dre_ip": "openvrex_dre", "motion_mask_ip": "openvrex_motion_mask"}

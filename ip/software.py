@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from hdl.emit import Emitted
-from ip.shell import TOPS, top_module
+from openvrex.hdl.emit import Emitted
+from openvrex.ip.shell import TOPS, top_module
 
 HERE = Path(__file__).resolve().parent
 # Files of `driver`. `OWN` belongs to one unit; `SHARED` serves a core and a DRE, under names of its own in a DRE's.

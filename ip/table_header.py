@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from golden.arithmetic.secded import check_bits, columns
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.arithmetic.secded import check_bits, columns
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 READ = (Item.LEVEL, Item.PLACE, Item.ROW, Item.NEXT, Item.POOL)  # items of which the driver reads the fields
 

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from openvrex.golden.function_params import ParamError, check
+from openvrex.scripts import console, environment
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
-
-from golden.function_params import ParamError, check
-from scripts import console, environment
 
 
 class Narrow:

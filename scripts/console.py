@@ -11,17 +11,16 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from amaranth.hdl import UnusedElaboratable
+from openvrex.golden.function_params import RATIO, ReSVParams, check
+from openvrex.hdl import generated
+from openvrex.hdl.design import load
+from openvrex.hdl.emit import ALL, UNITS, Emitted, params_of
+from openvrex.hdl.params import DreParams, SystemParams, override, override_part, stated
+from openvrex.scripts.fitting_console import FittingConsole
+from openvrex.synth import flow
+from openvrex.synth.emission import emitted
 from rich.console import Console
 from rich.text import Text
-
-from golden.function_params import RATIO, ReSVParams, check
-from hdl import generated
-from hdl.design import load
-from hdl.emit import ALL, UNITS, Emitted, params_of
-from hdl.params import DreParams, SystemParams, override, override_part, stated
-from scripts.fitting_console import FittingConsole
-from synth import flow
-from synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = FittingConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)

@@ -5,7 +5,7 @@ import os
 import sys
 from io import TextIOWrapper
 
-from golden.function_params import ParamError
+from openvrex.golden.function_params import ParamError
 
 UTF8 = "PYTHONUTF8"
 

@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 from importlib import import_module, metadata
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 # On matrix products this small threads cost up to 25 times what they give. NumPy reads this when it is imported.
@@ -24,16 +22,8 @@ usual = {number: handler for number, handler in usual.items() if signal.getsigna
 for number in usual:
     signal.signal(number, _stop)
 
-for name in ("golden", "hdl", "ip", "sim", "synth", "tb"):  # the wheel's other packages
-    found = find_spec(name)
-    origin = Path(found.origin) if found and found.origin else Path()
-    if origin.resolve().parent.parent != Path(__file__).resolve().parent.parent:
-        sys.stderr.write(f"error: {origin}: hides the package {name} of OpenVRex: rename it, or mend PYTHONPATH\n")
-        sys.exit(2)
-
 import typer  # noqa: E402
-
-from scripts.command_group import Command, Commands, Group  # noqa: E402
+from openvrex.scripts.command_group import Command, Commands, Group  # noqa: E402
 
 PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
     "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
@@ -57,7 +47,7 @@ SIMULATIONS = ("pass", "frames", "layer", "prediction", "dre", "memories", "limi
 
 def _add(group: typer.Typer, folder: str, names: tuple[str, ...], panel: str | None = None) -> None:
     for name in names:
-        module = import_module(f"scripts.{folder}.{name}_command")
+        module = import_module(f"openvrex.scripts.{folder}.{name}_command")
         group.command(name, cls=Command, rich_help_panel=panel)(module.command)
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from synth.flow import Area
+from openvrex.synth.flow import Area
 
 
 @dataclass(frozen=True)

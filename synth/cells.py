@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from synth import nldm
-from synth.liberty import Library, SynthError, evaluate
-from synth.liberty_text import Group, number
-from synth.nldm import Table
+from openvrex.synth import nldm
+from openvrex.synth.liberty import Library, SynthError, evaluate
+from openvrex.synth.liberty_text import Group, number
+from openvrex.synth.nldm import Table
 
 _NANOWATTS = {"fw": 1e-6, "pw": 1e-3, "nw": 1.0, "uw": 1e3, "mw": 1e6}
 _NAME = r"[A-Za-z_]\w*"

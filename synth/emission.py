@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from golden.atomic_files import write_atomically
-from hdl import emit
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.hdl import emit
 
 ROOT = Path(emit.__file__).parents[1]
 PACKAGES = ("hdl", "golden")  # packages whose sources decide the Verilog

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
-from synth import mapping, nldm, source_names, timing
-from synth.liberty import EMBEDDED, Library, SynthError, digest, load
-from synth.sram import Sram
-from synth.timing import Timing
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.synth import mapping, nldm, source_names, timing
+from openvrex.synth.liberty import EMBEDDED, Library, SynthError, digest, load
+from openvrex.synth.sram import Sram
+from openvrex.synth.timing import Timing
 
 BUILD = Path("build/synth")  # folder of caches, below the current folder
 MACRO_BITS = 512  # smaller memories become flip-flops, as memory compilers do not make them

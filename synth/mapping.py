@@ -13,8 +13,8 @@ import threading
 from importlib.metadata import version
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
-from synth.liberty import Library, SynthError
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.synth.liberty import Library, SynthError
 
 RUNS = 2  # most runs at once in this process
 HERE = Path(__file__).parent

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from synth.liberty import Library, SynthError
-from synth.liberty_text import Group, number, numbers
+from openvrex.synth.liberty import Library, SynthError
+from openvrex.synth.liberty_text import Group, number, numbers
 
 RISE, FALL = 0, 1
 EDGES = ("rise", "fall")

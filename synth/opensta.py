@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.liberty import Library, SynthError
+from openvrex.synth.liberty import Library, SynthError
 
 COMMAND = "sta"
 CLOCK = "clk"  # port of the clock; a design without it is timed from port to port

@@ -20,17 +20,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from hdl import params
-from synth import cells, nldm, technology
-from synth.cells import Gate, Internal
-from synth.flow import Memory
-from synth.liberty import Library, SynthError
-from synth.nldm import Table
-from synth.sram import Sram
-from synth.switching_activity import Activity, Circuit, after, count, spread
-from synth.technology import ZERO, Estimate
-from tb.library.recording import Recording
+from openvrex.hdl import params
+from openvrex.synth import cells, nldm, technology
+from openvrex.synth.cells import Gate, Internal
+from openvrex.synth.flow import Memory
+from openvrex.synth.liberty import Library, SynthError
+from openvrex.synth.nldm import Table
+from openvrex.synth.sram import Sram
+from openvrex.synth.switching_activity import Activity, Circuit, after, count, spread
+from openvrex.synth.technology import ZERO, Estimate
+from openvrex.tb.library.recording import Recording
 
 INSTANCES = 4  # recorded instances of a leaf; their mean stands for the others
 # Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm. Other nodes lie on the line through it and

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hdl.emit import Emitted
-from synth import flow
-from synth.power import Power, chosen, circuits, measure
-from tb.library.activity_recorder import recordings
+from openvrex.hdl.emit import Emitted
+from openvrex.synth import flow
+from openvrex.synth.power import Power, chosen, circuits, measure
+from openvrex.tb.library.activity_recorder import recordings
 
 
 def power(

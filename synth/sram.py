@@ -30,8 +30,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from golden.function_params import check, check_ints
-from synth.technology import ZERO, Estimate, node
+from openvrex.golden.function_params import check, check_ints
+from openvrex.synth.technology import ZERO, Estimate, node
 
 ROW_OVERHEAD, COLUMN_OVERHEAD = 33, 26
 ROWS, COLUMNS = 256, 256  # most in an array

@@ -9,10 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from synth.cells import Gate
-from synth.liberty import SynthError
-from tb.library.recording import Recording, pack
+from openvrex.synth.cells import Gate
+from openvrex.synth.liberty import SynthError
+from openvrex.tb.library.recording import Recording, pack
 
 STATES = 256  # most states of registers that are followed together
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)

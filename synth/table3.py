@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from golden.function_params import check
-from hdl.emit import Emitted, params_of
-from hdl.execution.lxe import Lxe
-from hdl.params import SystemParams
-from synth import technology
-from synth.emission import emitted
-from synth.flow import Area, Memory
-from synth.sram import Sram, total
-from synth.technology import ZERO, Estimate
+from openvrex.golden.function_params import check
+from openvrex.hdl.emit import Emitted, params_of
+from openvrex.hdl.execution.lxe import Lxe
+from openvrex.hdl.params import SystemParams
+from openvrex.synth import technology
+from openvrex.synth.emission import emitted
+from openvrex.synth.flow import Area, Memory
+from openvrex.synth.sram import Sram, total
+from openvrex.synth.technology import ZERO, Estimate
 
 LXE_BITS = 384 * 1024 * 8  # bits of the LXE's on-chip memory, V-Rex section VI-F
 CORE, POWER = 1.89, 2609.43  # mm², mW

@@ -12,10 +12,9 @@ not standard deviations. They are the same for all units of a node, so ratios of
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check
-from synth import nldm
-from synth.liberty import Library
+from openvrex.golden.function_params import check
+from openvrex.synth import nldm
+from openvrex.synth.liberty import Library
 
 # Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/area.md.
 LIBRARY_SPREAD = 0.25

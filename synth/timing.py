@@ -22,9 +22,8 @@ from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 
 import numpy as np
-
-from synth.liberty import SynthError
-from synth.nldm import EDGES, FALL, RISE, CellTiming, Table, Tables
+from openvrex.synth.liberty import SynthError
+from openvrex.synth.nldm import EDGES, FALL, RISE, CellTiming, Table, Tables
 
 REGISTER, MEMORY, PORT = range(3)  # kinds of starts and ends of paths
 _STARTS = ("register", "memory", "input")

@@ -26,9 +26,8 @@ Source: V-Rex section V-A (the DPE's MAC trees); the fused form is this project'
 """
 
 import numpy as np
-
-from golden.arithmetic.numerics import flush, to_fp32
-from golden.function_params import DotFormat, check
+from openvrex.golden.arithmetic.numerics import flush, to_fp32
+from openvrex.golden.function_params import DotFormat, check
 
 BLOCK_BITS = 3  # the exponent of the accumulator's unit is a multiple of 2^3
 CHUNKS = 1024  # chunks of the longest row that the accumulator has room for

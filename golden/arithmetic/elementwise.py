@@ -60,10 +60,9 @@ Source: the VPE is V-Rex's (section V-A); these algorithms are this project's ow
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, flush
-from golden.arithmetic.score_codes import encode
-from golden.function_params import ScoreFormat
+from openvrex.golden.arithmetic.numerics import BF16, flush
+from openvrex.golden.arithmetic.score_codes import encode
+from openvrex.golden.function_params import ScoreFormat
 
 FRAC = 10  # fraction bits of a logarithm
 ONE = 1 << FRAC

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from golden.function_params import ScoreFormat
+from openvrex.golden.function_params import ScoreFormat
 
 
 def encode(x: np.ndarray, fmt: ScoreFormat) -> np.ndarray:

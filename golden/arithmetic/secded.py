@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from itertools import combinations, count
 
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 
 class Verdict(Enum):

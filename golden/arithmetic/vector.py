@@ -27,10 +27,9 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 import numpy as np
-
-from golden.arithmetic import elementwise
-from golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
-from golden.function_params import FEATURES, ScoreFormat, check, check_parameters, parameter
+from openvrex.golden.arithmetic import elementwise
+from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
+from openvrex.golden.function_params import FEATURES, ScoreFormat, check, check_parameters, parameter
 
 ONE, MINUS_ZERO = 0x3F80, 0x8000  # BF16
 SCALARS = 16  # scalar registers

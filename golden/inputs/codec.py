@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-
-from golden.atomic_files import replacing
-from golden.function_params import check, check_parameters, parameter
+from openvrex.golden.atomic_files import replacing
+from openvrex.golden.function_params import check, check_parameters, parameter
 
 BLOCK = np.dtype(
     [

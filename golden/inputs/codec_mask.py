@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.codec import CELL, Coded, PruneParams, group_complete
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import CELL, Coded, PruneParams, group_complete
 
 PARTS = 16  # of a quarter pixel, in a threshold
 WEIGHT_BITS = 12

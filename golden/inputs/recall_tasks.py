@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pydoc_data.topics import topics
 
-from golden.function_params import check
-from golden.inputs.decoder import Tokenizer
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import Tokenizer
 
 LEAST = 256  # tokens of a text that holds a task's facts
 CITIES = ("Lima", "Oslo", "Cairo", "Delhi", "Paris", "Tokyo", "Quito", "Accra")

@@ -11,11 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs import video, vision
-from golden.inputs.trace import MAX_TOKENS
-from golden.inputs.video import Frame
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import video, vision
+from openvrex.golden.inputs.trace import MAX_TOKENS
+from openvrex.golden.inputs.video import Frame
 
 CLIPS = ("world", "bikes", "bigbuckbunny", "carphone")
 ROOM = 64  # tokens of the decoder's positions that are left for the prompt

@@ -37,13 +37,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import safetensors
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import decoder, video, vision
+from openvrex.golden.inputs.finite import first_not_finite
+from openvrex.golden.inputs.trace_model import Model
 from safetensors.numpy import save as to_safetensors
-
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from golden.inputs import decoder, video, vision
-from golden.inputs.finite import first_not_finite
-from golden.inputs.trace_model import Model
 
 VERSION = 2  # of the file that `Trace.save` writes
 KEY = "openvrex.trace"

@@ -18,10 +18,9 @@ import av
 import numpy as np
 from av.codec.context import Flags2
 from av.video.frame import PictureType
-
-from golden.function_params import check
-from golden.inputs.codec import BLOCK, block_sads
-from golden.inputs.display import Turn
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import BLOCK, block_sads
+from openvrex.golden.inputs.display import Turn
 
 # Clip -> (distribution, file inside it). This module only reads the files and never imports the packages.
 CLIPS = {

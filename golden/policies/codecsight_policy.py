@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from math import isqrt
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter
-from golden.inputs.codec import Coded, PruneParams, Pruner
-from golden.policies.blocks import Block, Shape
-from golden.policies.light_attention import Selected
-from golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.policy import Plan, Policy, Step
 
 
 @dataclass(frozen=True)

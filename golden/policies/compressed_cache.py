@@ -7,11 +7,10 @@ this project's choice. Mosaic's section VIII-A compares itself with both.
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter
-from golden.policies.blocks import Block, Shape
-from golden.policies.light_attention import Selected, bf16, by_kv_head, turn_keys
-from golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head, turn_keys
+from openvrex.golden.policies.policy import Plan, Policy, Step
 
 
 def importance(q: np.ndarray, k: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:

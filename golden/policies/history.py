@@ -1,9 +1,8 @@
 """Keys and values of a layer as they arrive."""
 
 import numpy as np
-
-from golden.policies.blocks import Shape
-from golden.retrieval import kv4
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.retrieval import kv4
 
 
 class Growing:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter
-from golden.policies.blocks import Block, Shape
-from golden.policies.history import Growing
-from golden.policies.light_attention import Selected, bf16, by_kv_head
-from golden.policies.policy import Policy, Step
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.history import Growing
+from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head
+from openvrex.golden.policies.policy import Policy, Step
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check_parameters, parameter
-from golden.policies.blocks import Block, Shape
-from golden.policies.ledger import PolicyError
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic_clusters import Clusters, Threshold
-from golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
-from golden.policies.mosaic_layer import Layer
-from golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.function_params import check_parameters, parameter
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.ledger import PolicyError
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic_clusters import Clusters, Threshold
+from openvrex.golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
+from openvrex.golden.policies.mosaic_layer import Layer
+from openvrex.golden.policies.policy import Plan, Policy, Step
 
 PREFETCH = ("none", "query", "input")
 ARITHMETIC = ("float", "hardware", "sums")

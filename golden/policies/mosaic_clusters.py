@@ -24,8 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter, required
+from openvrex.golden.function_params import check, check_parameters, parameter, required
 
 
 @dataclass(frozen=True)

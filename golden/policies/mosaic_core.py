@@ -13,22 +13,21 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import check
-from golden.policies.blocks import Shape
-from golden.policies.ledger import Ledger
-from golden.policies.mosaic_clusters import Absorbed, Clusters, Invalid, Threshold
-from golden.policies.mosaic_hardware import WTU, HardwareClusters, HardwareLayer
-from golden.policies.store import Store
-from golden.program import cluster_stages as stages
-from golden.program.isa import Instruction
-from golden.program.layer_memory import Array
-from golden.program.lxe_model import Memory
-from golden.program.mosaic_plan import CENTRES, FramePlan, MosaicPlan
-from golden.program.steered_stages import HALVE, RAN
-from golden.retrieval.centroids import EQUAL, ROUNDS
-from golden.retrieval.wicsum import select
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.ledger import Ledger
+from openvrex.golden.policies.mosaic_clusters import Absorbed, Clusters, Invalid, Threshold
+from openvrex.golden.policies.mosaic_hardware import WTU, HardwareClusters, HardwareLayer
+from openvrex.golden.policies.store import Store
+from openvrex.golden.program import cluster_stages as stages
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import Array
+from openvrex.golden.program.lxe_model import Memory
+from openvrex.golden.program.mosaic_plan import CENTRES, FramePlan, MosaicPlan
+from openvrex.golden.program.steered_stages import HALVE, RAN
+from openvrex.golden.retrieval.centroids import EQUAL, ROUNDS
+from openvrex.golden.retrieval.wicsum import select
 
 NAMES = range(1, 11)  # registers that a program may read
 

@@ -10,15 +10,14 @@ token instead of their mean token.
 """
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import DotFormat, ReSVParams
-from golden.policies.mosaic_clusters import Clusters, Threshold
-from golden.policies.mosaic_layer import Layer
-from golden.retrieval import centroids
-from golden.retrieval.scores import codes
-from golden.retrieval.wicsum import select
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import DotFormat, ReSVParams
+from openvrex.golden.policies.mosaic_clusters import Clusters, Threshold
+from openvrex.golden.policies.mosaic_layer import Layer
+from openvrex.golden.retrieval import centroids
+from openvrex.golden.retrieval.scores import codes
+from openvrex.golden.retrieval.wicsum import select
 
 FMT = DotFormat()  # of the paper's core: 64 products a chunk, 64 lanes
 WTU = ReSVParams(score_map="vpe", count_bits=24)

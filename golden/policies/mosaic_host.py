@@ -10,18 +10,17 @@ Entries of a layer lie in slots of its own, as each layer chooses other tokens.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import check
-from golden.policies.blocks import Block, Shape
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.mosaic_core import Core, CoreFrames, CoreLayer, CoreStore, Job
-from golden.policies.policy import Step
-from golden.policies.policy_run import Run
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import Lxe, Memory, Region, Result
-from golden.program.mosaic_plan import FramePlan, MosaicPlan
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.mosaic_core import Core, CoreFrames, CoreLayer, CoreStore, Job
+from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy_run import Run
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
 
 ALLOWED = ("none", "query")  # of `MosaicParams.prefetch`
 

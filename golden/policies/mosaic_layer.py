@@ -4,10 +4,9 @@
 """
 
 import numpy as np
-
-from golden.policies.history import Growing
-from golden.policies.light_attention import bf16
-from golden.policies.mosaic_clusters import Clusters, kmeans, unit
+from openvrex.golden.policies.history import Growing
+from openvrex.golden.policies.light_attention import bf16
+from openvrex.golden.policies.mosaic_clusters import Clusters, kmeans, unit
 
 
 class Layer:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter
-from golden.policies.blocks import Shape
-from golden.policies.history import History
-from golden.policies.light_attention import Selected, bf16
-from golden.policies.policy import Policy, Step
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.history import History
+from openvrex.golden.policies.light_attention import Selected, bf16
+from openvrex.golden.policies.policy import Policy, Step
 
 
 @dataclass(frozen=True)

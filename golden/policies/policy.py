@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-
-from golden.function_params import check
-from golden.policies.blocks import Block, Shape
-from golden.policies.ledger import Ledger
-from golden.policies.light_attention import Selected
-from golden.policies.store import Store
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.ledger import Ledger
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.store import Store
 
 
 @dataclass(frozen=True)

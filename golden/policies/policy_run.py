@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.decoder import Decoder
-from golden.inputs.trace import Trace
-from golden.policies.blocks import STAGES, Block, Shape
-from golden.policies.history import History
-from golden.policies.ledger import PolicyError
-from golden.policies.light_attention import Selected, attention, bf16
-from golden.policies.policy import Policy, Step
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.blocks import STAGES, Block, Shape
+from openvrex.golden.policies.history import History
+from openvrex.golden.policies.ledger import PolicyError
+from openvrex.golden.policies.light_attention import Selected, attention, bf16
+from openvrex.golden.policies.policy import Policy, Step
 
 
 @dataclass

@@ -5,15 +5,14 @@ from functools import lru_cache
 from time import process_time
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.decoder import Decoder
-from golden.inputs.gemma3 import Gemma3
-from golden.inputs.recall_tasks import LEAST, RecallTask, task
-from golden.policies.policy import Block
-from golden.policies.policy_run import DecoderRun, Record, decoder_shape
-from golden.policies.registry import Entry
-from golden.policies.resv_policy import ReSVPolicy
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.gemma3 import Gemma3
+from openvrex.golden.inputs.recall_tasks import LEAST, RecallTask, task
+from openvrex.golden.policies.policy import Block
+from openvrex.golden.policies.policy_run import DecoderRun, Record, decoder_shape
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.resv_policy import ReSVPolicy
 
 BLOCK = 32  # tokens of the text that arrive together, as a frame's do
 ROOM = 128  # tokens of a question and its answer

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from golden.function_params import READINGS, check
-from golden.policies import (
+from openvrex.golden.function_params import READINGS, check
+from openvrex.golden.policies import (
     codecsight_policy,
     compressed_cache,
     full_streaming_rekv,
@@ -15,8 +15,8 @@ from golden.policies import (
     resv_policy,
     signature_policy,
 )
-from golden.policies.blocks import Shape
-from golden.policies.policy import Policy
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.policy import Policy
 
 
 @dataclass(frozen=True)

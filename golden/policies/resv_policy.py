@@ -7,15 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ReSVParams, check_parameters, parameter
-from golden.policies.blocks import Shape
-from golden.policies.history import History
-from golden.policies.light_attention import Selected
-from golden.policies.policy import Policy, Step
-from golden.retrieval import kv4
-from golden.retrieval.resv import ReSV, Retrieved
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ReSVParams, check_parameters, parameter
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.history import History
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.resv import ReSV, Retrieved
 
 PREFETCH = ("none", "complete", "only")
 

@@ -3,12 +3,11 @@
 from collections import Counter
 
 import numpy as np
-
-from golden.policies.codecsight_policy import CodecSightPolicy
-from golden.policies.hybrid import Hybrid
-from golden.policies.mosaic import Mosaic
-from golden.policies.policy_run import Record, Run
-from golden.policies.resv_policy import ReSVPolicy
+from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
+from openvrex.golden.policies.hybrid import Hybrid
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.policy_run import Record, Run
+from openvrex.golden.policies.resv_policy import ReSVPolicy
 
 STAGES = {"frame": ("frame",), "answer": ("question", "generation"), "generation": ("generation",)}
 PLACES = ("device", "host")

@@ -14,17 +14,16 @@ from functools import lru_cache
 from time import process_time
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.decoder import N_LAYERS, Decoder
-from golden.inputs.scenes import ROOM, Scenes
-from golden.inputs.trace import PROMPT
-from golden.inputs.video import Frame
-from golden.inputs.vision import Projector, check_tokens, softmax
-from golden.policies.light_attention import Selected, by_kv_head
-from golden.policies.policy import Block, Step
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.registry import Entry
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.scenes import ROOM, Scenes
+from openvrex.golden.inputs.trace import PROMPT
+from openvrex.golden.inputs.video import Frame
+from openvrex.golden.inputs.vision import Projector, check_tokens, softmax
+from openvrex.golden.policies.light_attention import Selected, by_kv_head
+from openvrex.golden.policies.policy import Block, Step
+from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
+from openvrex.golden.policies.registry import Entry
 
 WINDOW = 256  # recent tokens, which policies keep by default
 

@@ -1,12 +1,11 @@
 """Retrieval by token signatures (`golden.retrieval.signatures`) as a policy: single tokens within a budget."""
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.policies.blocks import Shape
-from golden.policies.light_attention import Selected
-from golden.policies.policy import Policy, Step
-from golden.retrieval.signatures import SignatureParams, Signatures
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.retrieval.signatures import SignatureParams, Signatures
 
 
 class SignaturePolicy(Policy):

@@ -9,9 +9,8 @@ Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections II-D and IV-C
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check, check_parameters, parameter
-from golden.policies.light_attention import bf16
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.policies.light_attention import bf16
 
 
 @dataclass(frozen=True)

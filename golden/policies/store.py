@@ -1,9 +1,8 @@
 """Where the keys and values of every token are, and what moving them costs."""
 
 import numpy as np
-
-from golden.policies.blocks import Block, Shape
-from golden.policies.ledger import Ledger
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.ledger import Ledger
 
 ABSENT, DEVICE, HOST, PRUNED, REPRESENTED = range(5)  # places of a token's K and V, see `Store`
 PLACES = ("absent", "device", "host", "pruned", "represented")

@@ -28,17 +28,16 @@ from pydoc_data.topics import topics
 from time import monotonic
 
 import numpy as np
-
-from golden.atomic_files import replacing
-from golden.function_params import ParamError, check
-from golden.inputs import decoder, vision
-from golden.inputs.codec import mean_motion
-from golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
-from golden.inputs.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
-from golden.policies.blocks import Block, Shape
-from golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
-from golden.policies.policy_run import blocks as trace_blocks
-from golden.policies.registry import Entry
+from openvrex.golden.atomic_files import replacing
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.inputs import decoder, vision
+from openvrex.golden.inputs.codec import mean_motion
+from openvrex.golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
+from openvrex.golden.inputs.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
+from openvrex.golden.policies.policy_run import blocks as trace_blocks
+from openvrex.golden.policies.registry import Entry
 
 FIT = 32  # frames to which the projector is fitted
 VERSION = 2  # version of the files

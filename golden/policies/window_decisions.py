@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-
-from golden.function_params import check
-from golden.policies.blocks import Block, Shape
-from golden.policies.codecsight_policy import CodecSightPolicy
-from golden.policies.hybrid import HybridParams
-from golden.policies.policy import Policy, Step
-from golden.policies.policy_run import Run
-from golden.policies.registry import Entry, entry
-from golden.policies.state_space import StateSpaceParams
-from golden.program.window_slots import Decision
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
+from openvrex.golden.policies.hybrid import HybridParams
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy_run import Run
+from openvrex.golden.policies.registry import Entry, entry
+from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.golden.program.window_slots import Decision
 
 # Policies whose choice depends on positions and codec data alone, and the events that each is there for.
 WINDOWED = {

@@ -45,12 +45,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source, Swap
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.program.deadlock_hazard_check import Order, simulate
-from golden.program.isa import (
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source, Swap
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.program.deadlock_hazard_check import Order, simulate
+from openvrex.golden.program.isa import (
     HEADER,
     LOOPS,
     PAYLOAD,
@@ -66,7 +65,7 @@ from golden.program.isa import (
     StoreTo,
     encode,
 )
-from golden.program.sequencer_model import COUNTS, LxeError, bits, check_program, resolve
+from openvrex.golden.program.sequencer_model import COUNTS, LxeError, bits, check_program, resolve
 
 ENUMS: dict[tuple[Opcode, str], type[IntEnum] | type[IntFlag]] = {
     (Opcode.LOAD, "target"): LoadTo,

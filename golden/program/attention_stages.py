@@ -9,11 +9,11 @@ the lowest BF16 number as m_i, so its weight is 0. `golden.program.join_stage` m
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
-from golden.program.layer_memory import Array, Register
-from golden.program.layer_stages import (
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
+from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.layer_stages import (
     BANK,
     FREE,
     FULL,
@@ -25,11 +25,11 @@ from golden.program.layer_stages import (
     Compiler,
     semaphores,
 )
-from golden.program.loop_rolling import POINTERS, Item, Loop, Op, op, repeat
-from golden.program.vector_programs import imm
+from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, op, repeat
+from openvrex.golden.program.vector_programs import imm
 
 if TYPE_CHECKING:
-    from golden.program.layer_compiler import LayerPlan
+    from openvrex.golden.program.layer_compiler import LayerPlan
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.

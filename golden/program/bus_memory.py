@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.isa import ADDR_BITS
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import ADDR_BITS
 
 STRETCH = 1 << 18  # bytes of a stretch, whose writes are noted together
 

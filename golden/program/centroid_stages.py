@@ -26,16 +26,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import SCALARS, Bank, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.function_params import check
-from golden.program.isa import LoadTo, LxeFormat, Queue
-from golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
-from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
-from golden.program.stage_plan import Plan
-from golden.program.vector_programs import imm
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import SCALARS, Bank, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
+from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.vector_programs import imm
 
 
 class CentroidCompiler(Compiler):

@@ -30,20 +30,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import LoadTo, Queue
-from golden.program.layer_memory import Array, Register, divisors
-from golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
-from golden.program.loop_rolling import Item, repeat
-from golden.program.vector_programs import imm
-from golden.program.window_plan import WindowCompiler
-from golden.retrieval.centroids import EPSILON
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import LoadTo, Queue
+from openvrex.golden.program.layer_memory import Array, Register, divisors
+from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
+from openvrex.golden.program.loop_rolling import Item, repeat
+from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.window_plan import WindowCompiler
+from openvrex.golden.retrieval.centroids import EPSILON
 
 if TYPE_CHECKING:
-    from golden.program.mosaic_plan import MosaicPlan
+    from openvrex.golden.program.mosaic_plan import MosaicPlan
 
 # Registers of these programs: addresses, and a number of rows. KV holds the address of the layer's entries and tables.
 ROWS = Register.FIRST  # rows of a loop

@@ -35,16 +35,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.function_params import check, check_ints
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
-from golden.program.layer_compiler import LayerPlan, Work
-from golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
-from golden.program.layer_stages import (
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
+from openvrex.golden.program.layer_compiler import LayerPlan, Work
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
+from openvrex.golden.program.layer_stages import (
     BANK,
     FREE,
     FULL,
@@ -54,10 +53,10 @@ from golden.program.layer_stages import (
     STREAM,
     semaphores,
 )
-from golden.program.loop_rolling import POINTERS, Loop, addresses, op, roll
-from golden.program.score_stages import LEVEL, ScoreCompiler
-from golden.program.sequencer_model import register_values
-from golden.program.vector_programs import imm
+from openvrex.golden.program.loop_rolling import POINTERS, Loop, addresses, op, roll
+from openvrex.golden.program.score_stages import LEVEL, ScoreCompiler
+from openvrex.golden.program.sequencer_model import register_values
+from openvrex.golden.program.vector_programs import imm
 
 # Register that the program uses, free as there is no `append`: address of a cluster's row.
 ROW = Register.SLOT

@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from golden.function_params import ReSVParams, check
-from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
-from golden.program.core_model import Core
-from golden.program.isa import Instruction
-from golden.program.layer_memory import Array, Register
-from golden.program.lxe_model import Memory, Region, Result
-from golden.retrieval import kv4
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.table_image import TableMemory
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.lxe_model import Memory, Region, Result
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.table_image import TableMemory
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 
 def check_centre(r: RetrievalShape, params: ReSVParams) -> None:

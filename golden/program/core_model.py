@@ -6,15 +6,14 @@ STORE sends hash bits and score codes to the DRE; RETRIEVE takes its results.
 from collections import deque
 
 import numpy as np
-
-from golden.function_params import ParamError
-from golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
-from golden.program.lxe_model import Lxe, Memory
-from golden.program.sequencer_model import Issue
-from golden.retrieval import kv4
-from golden.retrieval.clustering import Joined
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import Burst, Move, Placed
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
+from openvrex.golden.program.lxe_model import Lxe, Memory
+from openvrex.golden.program.sequencer_model import Issue
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.clustering import Joined
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import Burst, Move, Placed
 
 
 class Core(Lxe):

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.arithmetic.vector import Format, Op
-from golden.program.isa import (
+from openvrex.golden.arithmetic.vector import Format, Op
+from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
     SEMAPHORE_BITS,
@@ -41,7 +40,7 @@ from golden.program.isa import (
     StoreTo,
     sets_register,
 )
-from golden.program.sequencer_model import Issue, bits, register_values, sequence
+from openvrex.golden.program.sequencer_model import Issue, bits, register_values, sequence
 
 SEQUENCER = "sequencer"
 # Columns of a clock: accesses of each of these engines; of RETRIEVE, instructions that are done.

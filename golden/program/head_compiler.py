@@ -26,17 +26,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import MINUS_ZERO, Bank, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.function_params import check
-from golden.program.isa import LoadTo, LxeFormat, Queue
-from golden.program.join_stage import MINUS_INFINITY
-from golden.program.layer_memory import Array, LayerShape, Register, Space
-from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
-from golden.program.stage_plan import Plan
-from golden.program.vector_programs import imm
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
+from openvrex.golden.program.join_stage import MINUS_INFINITY
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
+from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.vector_programs import imm
 
 HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
 TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it

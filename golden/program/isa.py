@@ -53,9 +53,9 @@ from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
 from typing import Any
 
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import VectorFormat
-from golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import VectorFormat
+from openvrex.golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
 
 WORD_BITS = 256
 SEMAPHORES = 16

@@ -32,11 +32,11 @@ Sums over i leave out members with d_i > 80; L is the sum of the l_i of these. T
 results below the smallest normal number.
 """
 
-from golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import LoadTo, Queue
-from golden.program.layer_memory import Array
-from golden.program.layer_stages import BANK, IMMEDIATE, STREAM, Compiler
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import LoadTo, Queue
+from openvrex.golden.program.layer_memory import Array
+from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, STREAM, Compiler
 
 MINUS_INFINITY = 0xFF80  # BF16
 WORDS = 4  # words of a bank for each row that is joined, besides the row itself

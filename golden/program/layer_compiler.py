@@ -49,16 +49,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import check
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.isa import LxeFormat
-from golden.program.join_stage import WORDS as JOIN_WORDS
-from golden.program.join_stage import join
-from golden.program.layer_memory import Array, LayerShape, Register, Space, Team, Tiling, divisors
-from golden.program.sequencer_model import register_values
-from golden.program.stage_plan import Plan, Stage, Work
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import check
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.join_stage import WORDS as JOIN_WORDS
+from openvrex.golden.program.join_stage import join
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Team, Tiling, divisors
+from openvrex.golden.program.sequencer_model import register_values
+from openvrex.golden.program.stage_plan import Plan, Stage, Work
 
 GEMMS = ("output", "gate_up", "down", "qkv")  # in the order of their weights in memory
 

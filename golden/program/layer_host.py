@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import check
-from golden.program.isa import Instruction
-from golden.program.layer_compiler import Array, LayerPlan, Register
-from golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_compiler import Array, LayerPlan, Register
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
 
 
 class LayerHost:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-
-from golden.function_params import check, check_ints
+from openvrex.golden.function_params import check, check_ints
 
 
 class Register(IntEnum):

@@ -9,18 +9,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from golden.arithmetic.numerics import to_bf16
-from golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce, Source, Swap
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import LoadTo, Opcode, Queue, StoreTo, vector
-from golden.program.layer_memory import Array, Register, Tiling, divisors
-from golden.program.loop_rolling import Item, Op, op
-from golden.program.vector_programs import imm
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce, Source, Swap
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo, vector
+from openvrex.golden.program.layer_memory import Array, Register, Tiling, divisors
+from openvrex.golden.program.loop_rolling import Item, Op, op
+from openvrex.golden.program.vector_programs import imm
 
 if TYPE_CHECKING:
-    from golden.program.stage_plan import Plan
+    from openvrex.golden.program.stage_plan import Plan
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
 
 POINTERS = range(11, 16)  # registers for the pointers of loops
 LONGEST = 512  # longest body of a loop that `roll` looks for, in items

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-
-from golden.arithmetic.dot import CHUNKS, dot
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import Machine, Step
-from golden.program.bus_memory import BusError, Memory, Region
-from golden.program.deadlock_hazard_check import Hazard, Order, play, simulate
-from golden.program.isa import (
+from openvrex.golden.arithmetic.dot import CHUNKS, dot
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Machine, Step
+from openvrex.golden.program.bus_memory import BusError, Memory, Region
+from openvrex.golden.program.deadlock_hazard_check import Hazard, Order, play, simulate
+from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
     NUMBER_BITS,
@@ -39,8 +38,8 @@ from golden.program.isa import (
     StoreTo,
     sets_register,
 )
-from golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
-from golden.program.vpe_known_lanes import Known
+from openvrex.golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
+from openvrex.golden.program.vpe_known_lanes import Known
 
 __all__ = ["BusError", "Hazard", "Lxe", "LxeError", "Memory", "Order", "Region", "Result", "Write", "play", "simulate"]
 

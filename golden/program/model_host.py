@@ -36,16 +36,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import ReSVParams, check
-from golden.program.core_compiler import RetrievalShape
-from golden.program.head_compiler import HeadPlan
-from golden.program.isa import Instruction, LxeFormat, Opcode, Status
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.lxe_model import LxeError, Memory, Result
-from golden.program.share_plan import shared_space
-from golden.program.system_host import SystemHost
-from golden.retrieval.table_layout import TableLayout
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode, Status
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.lxe_model import LxeError, Memory, Result
+from openvrex.golden.program.share_plan import shared_space
+from openvrex.golden.program.system_host import SystemHost
+from openvrex.golden.retrieval.table_layout import TableLayout
 
 HEAD = "head"  # the phase behind the last layer
 

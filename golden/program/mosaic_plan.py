@@ -10,17 +10,16 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import Bank, Post
-from golden.function_params import check
-from golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
-from golden.program.isa import Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
-from golden.program.layer_stages import BANK, FREE, semaphores
-from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
-from golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
-from golden.program.window_plan import WindowPlan
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Bank, Post
+from openvrex.golden.function_params import check
+from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
+from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
+from openvrex.golden.program.layer_stages import BANK, FREE, semaphores
+from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from openvrex.golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
+from openvrex.golden.program.window_plan import WindowPlan
 
 CENTRES = 16  # of K-means at most
 LEAST = 8  # members of the smallest program of K-means

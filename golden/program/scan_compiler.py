@@ -25,16 +25,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import check
-from golden.program.isa import LxeFormat
-from golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
-from golden.program.scan_stages import Places, Record, ScanCompiler
-from golden.program.stage_plan import Plan
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
+from openvrex.golden.program.scan_stages import Places, Record, ScanCompiler
+from openvrex.golden.program.stage_plan import Plan
 
 if TYPE_CHECKING:
-    from golden.policies.state_space import HistoryBranch, StateSpaceParams
+    from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 
 class BranchPlan(Plan):

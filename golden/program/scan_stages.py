@@ -35,14 +35,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from golden.arithmetic.vector import Bank, Post
-from golden.program.isa import LoadTo, Opcode, Queue
-from golden.program.layer_memory import Array
-from golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler
+from openvrex.golden.arithmetic.vector import Bank, Post
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue
+from openvrex.golden.program.layer_memory import Array
+from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler
 
 if TYPE_CHECKING:
-    from golden.program.scan_compiler import BranchPlan
+    from openvrex.golden.program.scan_compiler import BranchPlan
 
 NONE: dict[str, int] = {}
 

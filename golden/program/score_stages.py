@@ -7,17 +7,17 @@ longer one in parts each time.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from golden.arithmetic.vector import Bank, Format, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.attention_stages import PART, TOP, AttentionCompiler
-from golden.program.isa import LoadTo, Opcode, Queue, StoreTo
-from golden.program.layer_memory import Register, divisors
-from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, vector_item
-from golden.program.loop_rolling import Item, repeat
-from golden.program.vector_programs import imm
+from openvrex.golden.arithmetic.vector import Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.program.layer_memory import Register, divisors
+from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, vector_item
+from openvrex.golden.program.loop_rolling import Item, repeat
+from openvrex.golden.program.vector_programs import imm
 
 if TYPE_CHECKING:
-    from golden.program.core_compiler import CorePlan
+    from openvrex.golden.program.core_compiler import CorePlan
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves

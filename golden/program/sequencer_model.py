@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from golden.arithmetic.dot import CHUNKS
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import Swap
-from golden.program.isa import (
+from openvrex.golden.arithmetic.dot import CHUNKS
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import Swap
+from openvrex.golden.program.isa import (
     ADDR_BITS,
     LOOPS,
     PAYLOAD,

@@ -48,15 +48,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import check
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.isa import Instruction, LxeFormat, Opcode
-from golden.program.layer_compiler import GEMMS
-from golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
-from golden.program.shares import Shares
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import check
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
+from openvrex.golden.program.layer_compiler import GEMMS
+from openvrex.golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
+from openvrex.golden.program.shares import Shares
 
 RETRIEVAL = ("guess", "guess_rotary", "keys", "entries", "hash", "cluster", "rotary", "rank", "select")
 ATTENTION = ("scores", "softmax", "values")

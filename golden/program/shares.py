@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from golden.function_params import check
-from golden.program.layer_memory import LayerShape
+from openvrex.golden.function_params import check
+from openvrex.golden.program.layer_memory import LayerShape
 
 
 def divide(count: int, parts: int) -> list[range]:

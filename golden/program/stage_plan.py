@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ParamError, check
-from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
-from golden.program.layer_memory import Array, LayerShape, Tiling, divisors
-from golden.program.layer_stages import FREE, Compiler, semaphores
-from golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
-from golden.program.sequencer_model import sequence
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
+from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
+from openvrex.golden.program.layer_stages import FREE, Compiler, semaphores
+from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from openvrex.golden.program.sequencer_model import sequence
 
 
 @dataclass

@@ -14,9 +14,9 @@ step       what it leaves
 from collections.abc import Callable
 from dataclasses import replace
 
-from golden.arithmetic.vector import ONE, Bank, Post, Reduce
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.cluster_stages import (
+from openvrex.golden.arithmetic.vector import ONE, Bank, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.cluster_stages import (
     COUNT,
     DST,
     ENTRY,
@@ -31,12 +31,12 @@ from golden.program.cluster_stages import (
     ClusterCompiler,
     at_register,
 )
-from golden.program.isa import LoadTo, Opcode, Queue, StoreTo
-from golden.program.layer_memory import Array
-from golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
-from golden.program.loop_rolling import Loop, roll
-from golden.program.vector_programs import imm
-from golden.retrieval.centroids import ROUNDS
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.program.layer_memory import Array
+from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
+from openvrex.golden.program.loop_rolling import Loop, roll
+from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.retrieval.centroids import ROUNDS
 
 SET = 4  # semaphore: the registers are set
 VERDICTS = 2  # words of a verdict: NUMBER and MARGIN of `probe`

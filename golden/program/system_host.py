@@ -13,20 +13,19 @@ has ended that retrieves, `cluster` of the next table or layer: its HALT waits f
 from collections.abc import Sequence
 
 import numpy as np
-
-from golden.function_params import ReSVParams, check
-from golden.program.core_compiler import ROW, RetrievalShape
-from golden.program.core_host import check_centre
-from golden.program.core_model import Core
-from golden.program.isa import Engine, LxeFormat
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.lxe_model import Memory, Result
-from golden.program.shares import Shares
-from golden.program.system_map import SystemMap
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.table_image import TableMemory
-from golden.retrieval.table_layout import TableLayout
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.program.core_compiler import ROW, RetrievalShape
+from openvrex.golden.program.core_host import check_centre
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Engine, LxeFormat
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.system_map import SystemMap
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.table_image import TableMemory
+from openvrex.golden.retrieval.table_layout import TableLayout
 
 
 class SystemHost(SystemMap):

@@ -11,15 +11,15 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Self
 
-from golden.function_params import check
-from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
-from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import Array, Register
-from golden.program.lxe_model import Region
-from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
-from golden.program.shares import Shares
-from golden.retrieval import kv4
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.function_params import check
+from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.lxe_model import Region
+from openvrex.golden.program.share_plan import OF_TABLES, SharePlan, shared_space
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 ALIGN = 4096
 

@@ -11,9 +11,8 @@ below 2^-15), so that the common factor of a row does not carry the error of BF1
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import (
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import (
     ONE,
     Bank,
     Format,
@@ -28,7 +27,7 @@ from golden.arithmetic.vector import (
     Swap,
     VectorFormat,
 )
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
 

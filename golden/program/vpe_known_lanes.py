@@ -4,9 +4,18 @@
 """
 
 import numpy as np
-
-from golden.arithmetic.vector import FOREVER, SCALARS, Format, Instruction, Op, Reduce, Source, Swap, VectorFormat
-from golden.program.sequencer_model import Issue
+from openvrex.golden.arithmetic.vector import (
+    FOREVER,
+    SCALARS,
+    Format,
+    Instruction,
+    Op,
+    Reduce,
+    Source,
+    Swap,
+    VectorFormat,
+)
+from openvrex.golden.program.sequencer_model import Issue
 
 
 class Known:

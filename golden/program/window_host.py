@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import Array, Register
-from golden.program.lxe_model import Lxe, Memory, Region, Result
-from golden.program.window_plan import LAYER, WindowPlan
-from golden.program.window_slots import Decision, Piece, Slots, Turned
+from openvrex.golden.function_params import check
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.program.window_plan import LAYER, WindowPlan
+from openvrex.golden.program.window_slots import Decision, Piece, Slots, Turned
 
 if TYPE_CHECKING:
-    from golden.policies.state_space import HistoryBranch
+    from openvrex.golden.policies.state_space import HistoryBranch
 
 
 @dataclass(frozen=True)

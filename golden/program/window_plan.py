@@ -25,19 +25,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import Bank, Source
-from golden.function_params import check
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.isa import LoadTo, LxeFormat, Queue
-from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
-from golden.program.scan_compiler import BranchPlan
-from golden.program.stage_plan import Stage
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Bank, Source
+from openvrex.golden.function_params import check
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
+from openvrex.golden.program.scan_compiler import BranchPlan
+from openvrex.golden.program.stage_plan import Stage
 
 if TYPE_CHECKING:
-    from golden.policies.state_space import HistoryBranch, StateSpaceParams
+    from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 
 @dataclass(frozen=True)

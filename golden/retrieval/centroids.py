@@ -31,12 +31,11 @@ Source: Mosaic V-B, VI-A, Equations 1 to 5 (`golden.policies.mosaic_clusters`); 
 """
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.elementwise import exp, reciprocal, rsqrt
-from golden.arithmetic.numerics import flush, to_bf16, to_fp32
-from golden.arithmetic.vector import flush_fp32, fma
-from golden.function_params import DotFormat, check
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.elementwise import exp, reciprocal, rsqrt
+from openvrex.golden.arithmetic.numerics import flush, to_bf16, to_fp32
+from openvrex.golden.arithmetic.vector import flush_fp32, fma
+from openvrex.golden.function_params import DotFormat, check
 
 ROUNDS = 4  # of K-means
 EPSILON = np.float32(2.0**-60)  # added to a squared length, so that a zero vector has the direction zero

@@ -21,16 +21,15 @@ entries            those in the ring, by slot; then those at home as they lie th
 import struct
 
 import numpy as np
-
-from golden.arithmetic.secded import Verdict, decode, encode
-from golden.function_params import check
-from golden.retrieval.cluster_items import cluster_items
-from golden.retrieval.clustering import Clusterer
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.hashing import to_words
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.map_items import context_items
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.arithmetic.secded import Verdict, decode, encode
+from openvrex.golden.function_params import check
+from openvrex.golden.retrieval.cluster_items import cluster_items
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.hashing import to_words
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.map_items import context_items
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 HEADER = struct.Struct("<4I")
 GROUP = 24  # bit of the second word at which the group of a 4-bit home begins

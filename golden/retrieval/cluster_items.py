@@ -1,8 +1,8 @@
 """The items of tables (`golden.retrieval.table_layout`) that the clusters of a context come to."""
 
-from golden.retrieval.clustering import Clusterer
-from golden.retrieval.hashing import to_int
-from golden.retrieval.table_layout import Item
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.hashing import to_int
+from openvrex.golden.retrieval.table_layout import Item
 
 
 def cluster_items(table: Clusterer) -> dict[tuple[Item, int], int]:

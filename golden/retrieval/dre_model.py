@@ -7,11 +7,10 @@ bursts fetch the selected entries. Source: V-Rex Fig. 10, steps 2, 4 and 5.
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.function_params import BUDGET_BITS, ReSVParams, check
-from golden.retrieval.clustering import Clusterer, Joined
-from golden.retrieval.kvmap import Burst, KvMap, Placed, Traffic
-from golden.retrieval.wicsum import Selection, select_rows
+from openvrex.golden.function_params import BUDGET_BITS, ReSVParams, check
+from openvrex.golden.retrieval.clustering import Clusterer, Joined
+from openvrex.golden.retrieval.kvmap import Burst, KvMap, Placed, Traffic
+from openvrex.golden.retrieval.wicsum import Selection, select_rows
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from copy import copy
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import flush, matmul, positive, to_bf16
-from golden.arithmetic.vector import fma
-from golden.function_params import ReSVParams
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import flush, matmul, positive, to_bf16
+from openvrex.golden.arithmetic.vector import fma
+from openvrex.golden.function_params import ReSVParams
 
 
 class Hasher:

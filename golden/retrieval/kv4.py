@@ -36,8 +36,7 @@ the format is this project's own.
 """
 
 import numpy as np
-
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 GROUPS = (16, 32, 64, 128)
 RATIO = 4  # bytes of an entry for each byte of the packed one

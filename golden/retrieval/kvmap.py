@@ -20,8 +20,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from golden.function_params import check
-from golden.retrieval import kv4
+from openvrex.golden.function_params import check
+from openvrex.golden.retrieval import kv4
 
 
 class Burst(NamedTuple):

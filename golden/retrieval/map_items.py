@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 Items = dict[tuple[Item, int], int]  # content by kind and index
 

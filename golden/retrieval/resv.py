@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-
-from golden.arithmetic.numerics import flush
-from golden.function_params import ReSVParams
-from golden.retrieval import wicsum
-from golden.retrieval.clustering import Clusterer, Joined
-from golden.retrieval.hashing import Hasher
-from golden.retrieval.scores import codes, scores
+from openvrex.golden.arithmetic.numerics import flush
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.retrieval import wicsum
+from openvrex.golden.retrieval.clustering import Clusterer, Joined
+from openvrex.golden.retrieval.hashing import Hasher
+from openvrex.golden.retrieval.scores import codes, scores
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,12 @@ from functools import lru_cache
 from math import isqrt, sqrt
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.elementwise import exp, score_code
-from golden.arithmetic.numerics import matmul, to_bf16
-from golden.arithmetic.score_codes import encode, value
-from golden.arithmetic.vector import fma, order
-from golden.function_params import RAW_BITS, DotFormat, ParamError, ReSVParams, ScoreFormat, check
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.elementwise import exp, score_code
+from openvrex.golden.arithmetic.numerics import matmul, to_bf16
+from openvrex.golden.arithmetic.score_codes import encode, value
+from openvrex.golden.arithmetic.vector import fma, order
+from openvrex.golden.function_params import RAW_BITS, DotFormat, ParamError, ReSVParams, ScoreFormat, check
 
 STEPS = 256  # steps of the exp map per factor of two
 LOG2_E = 1.4426950408889634

@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from math import log2, pi, sqrt
 
 import numpy as np
-
-from golden.arithmetic.numerics import positive, to_bf16
-from golden.function_params import check, check_parameters, parameter
-from golden.retrieval.scores import scores
+from openvrex.golden.arithmetic.numerics import positive, to_bf16
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.retrieval.scores import scores
 
 LENGTH_BITS = 7  # of a length code
 LOWEST = -4  # octave of the shortest length that a code tells from others: code c is a length of 2^(c / 8 + LOWEST)

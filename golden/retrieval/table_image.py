@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator
 
 import numpy as np
-
-from golden.arithmetic.secded import encode
-from golden.retrieval.cluster_items import cluster_items
-from golden.retrieval.clustering import Clusterer
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.map_items import context_items, pool_items
-from golden.retrieval.table_layout import SHARED, Item, TableLayout
+from openvrex.golden.arithmetic.secded import encode
+from openvrex.golden.retrieval.cluster_items import cluster_items
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.map_items import context_items, pool_items
+from openvrex.golden.retrieval.table_layout import SHARED, Item, TableLayout
 
 
 def items(

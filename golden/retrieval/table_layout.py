@@ -32,8 +32,8 @@ from enum import IntEnum
 from functools import cached_property
 from zlib import crc32
 
-from golden.arithmetic.secded import check_bits
-from golden.function_params import bits_for, check
+from openvrex.golden.arithmetic.secded import check_bits
+from openvrex.golden.function_params import bits_for, check
 
 
 class Item(IntEnum):

@@ -4,8 +4,7 @@ import numpy as np
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.elementwise import (
+from openvrex.golden.arithmetic.elementwise import (
     ANTILOG,
     EXPM1,
     EXPM1_TURN,
@@ -26,9 +25,9 @@ from golden.arithmetic.elementwise import (
     SOFTPLUS_TURN,
     T_BITS,
 )
-from golden.function_params import ScoreFormat
-from hdl.arith.table import table
-from hdl.params import bits_for
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.arith.table import table
+from openvrex.hdl.params import bits_for
 
 
 class Op(enum.Enum, shape=2):

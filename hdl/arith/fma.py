@@ -3,9 +3,8 @@
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.arith.carry_save import carry_save
-from hdl.named import comb
+from openvrex.hdl.arith.carry_save import carry_save
+from openvrex.hdl.named import comb
 
 FIELD = 35  # bits of a sum, of weights 2^2 to 2^-32 where the larger operand's exponent counts as 0
 BELOW = FIELD - 24  # bits of it below a significand

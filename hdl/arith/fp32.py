@@ -3,9 +3,8 @@
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.function_params import check
-from hdl.named import reg
+from openvrex.golden.function_params import check
+from openvrex.hdl.named import reg
 
 BIAS = 127
 

@@ -1,8 +1,7 @@
 """Largest of many numbers, found from the highest bit down."""
 
 from amaranth import Cat, Module, Mux, Signal, Value
-
-from hdl.named import comb
+from openvrex.hdl.named import comb
 
 
 def largest(

@@ -10,14 +10,21 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from hdl.bus.axi import PREFIX, address_layout, connect_ports, port_members, read_layout, response_layout, write_layout
-from hdl.bus.manager_port import ManagerPort, Slice, TableManagerPort
-from hdl.leaf import place
-from hdl.named import comb
-from hdl.params import SystemParams, bits_for
-from hdl.queues import WRITES, port_beats
-from hdl.unit import Unit
+from openvrex.hdl.bus.axi import (
+    PREFIX,
+    address_layout,
+    connect_ports,
+    port_members,
+    read_layout,
+    response_layout,
+    write_layout,
+)
+from openvrex.hdl.bus.manager_port import ManagerPort, Slice, TableManagerPort
+from openvrex.hdl.leaf import place
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import SystemParams, bits_for
+from openvrex.hdl.queues import WRITES, port_beats
+from openvrex.hdl.unit import Unit
 
 MANAGERS = 3  # of a core: its LXE, its retriever, its tables
 

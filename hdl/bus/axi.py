@@ -3,9 +3,8 @@
 from amaranth import Cat, Const, Module, Mux, Signal, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
-from hdl.params import CoreParams
+from openvrex.golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
+from openvrex.hdl.params import CoreParams
 
 LEN_BITS = 8
 PREFIX = "m_axi_"  # the LXE's port

@@ -3,17 +3,16 @@
 from amaranth import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS
-from hdl.bus.axi import HOST_PREFIX, TABLE_PREFIX, connect_ports, pass_ports, port_members
-from hdl.execution.lxe import Lxe
-from hdl.instruction_layouts import host_layout, status_layout
-from hdl.memory import collect_errors, error_members
-from hdl.params import CoreParams, bits_for
-from hdl.retrieval.dre import SETTINGS, Dre
-from hdl.retrieval.feeder import Feeder
-from hdl.retrieval.retriever import Retriever
-from hdl.unit import Composite
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.hdl.bus.axi import HOST_PREFIX, TABLE_PREFIX, connect_ports, pass_ports, port_members
+from openvrex.hdl.execution.lxe import Lxe
+from openvrex.hdl.instruction_layouts import host_layout, status_layout
+from openvrex.hdl.memory import collect_errors, error_members
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.retrieval.dre import SETTINGS, Dre
+from openvrex.hdl.retrieval.feeder import Feeder
+from openvrex.hdl.retrieval.retriever import Retriever
+from openvrex.hdl.unit import Composite
 
 
 def protects(p: CoreParams) -> list[str]:

@@ -5,14 +5,13 @@ from typing import NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.dot import BLOCK_BITS
-from hdl.arith.carry_save import carry_save
-from hdl.arith.fp32 import Normaliser
-from hdl.arith.largest import largest
-from hdl.memory import Ram, collect_errors, error_members
-from hdl.named import comb, reg
-from hdl.params import DpeParams, bits_for
+from openvrex.golden.arithmetic.dot import BLOCK_BITS
+from openvrex.hdl.arith.carry_save import carry_save
+from openvrex.hdl.arith.fp32 import Normaliser
+from openvrex.hdl.arith.largest import largest
+from openvrex.hdl.memory import Ram, collect_errors, error_members
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import DpeParams, bits_for
 
 GROUP = 8  # products compressed to two rows in the cycle that aligns them
 HIGH = 3  # bits of the largest exponent found in the first cycle, the other 6 in the second

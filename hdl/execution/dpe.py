@@ -6,14 +6,13 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from hdl.execution.dot_tree import DotTree, exponents_layout, significands_layout
-from hdl.leaf import place
-from hdl.memory import Ram, collect_errors
-from hdl.named import comb, reg
-from hdl.params import DpeParams, bits_for
-from hdl.queues import RESULTS
-from hdl.unit import Unit
+from openvrex.hdl.execution.dot_tree import DotTree, exponents_layout, significands_layout
+from openvrex.hdl.leaf import place
+from openvrex.hdl.memory import Ram, collect_errors
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import DpeParams, bits_for
+from openvrex.hdl.queues import RESULTS
+from openvrex.hdl.unit import Unit
 
 
 def weight_layout(p: DpeParams) -> data.StructLayout:

@@ -4,14 +4,13 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import SEMAPHORES, LoadTo
-from hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
-from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.vpe import word_layout
-from hdl.instruction_layouts import done_layout, transfer_layout
-from hdl.params import CoreParams, bits_for
-from hdl.unit import Unit
+from openvrex.golden.program.isa import SEMAPHORES, LoadTo
+from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
+from openvrex.hdl.execution.dpe import activation_layout, weight_layout
+from openvrex.hdl.execution.vpe import word_layout
+from openvrex.hdl.instruction_layouts import done_layout, transfer_layout
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.unit import Unit
 
 
 class Loader(Unit):

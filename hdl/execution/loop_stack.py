@@ -3,8 +3,7 @@
 from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import LOOPS
+from openvrex.golden.program.isa import LOOPS
 
 
 class LoopStack(wiring.Component):

@@ -7,22 +7,28 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.vector import Op, Source
-from golden.program.isa import Engine, Queue
-from hdl.bus.axi import connect_ports, port_members
-from hdl.execution.dpe import Dpe, result_layout
-from hdl.execution.loader import Loader
-from hdl.execution.multiplier import Multiplier
-from hdl.execution.sequencer import Sequencer
-from hdl.execution.storer import Storer
-from hdl.execution.vpe import Vpe, output_layout, word_layout
-from hdl.instruction_layouts import done_layout, dre_layout, host_layout, retrieve_layout, set_layout, status_layout
-from hdl.memory import collect_errors, error_members
-from hdl.params import CoreParams
-from hdl.queues import ROUTES
-from hdl.retrieval.retriever import fault_layout
-from hdl.unit import Composite
+from openvrex.golden.arithmetic.vector import Op, Source
+from openvrex.golden.program.isa import Engine, Queue
+from openvrex.hdl.bus.axi import connect_ports, port_members
+from openvrex.hdl.execution.dpe import Dpe, result_layout
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.multiplier import Multiplier
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.execution.vpe import Vpe, output_layout, word_layout
+from openvrex.hdl.instruction_layouts import (
+    done_layout,
+    dre_layout,
+    host_layout,
+    retrieve_layout,
+    set_layout,
+    status_layout,
+)
+from openvrex.hdl.memory import collect_errors, error_members
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import ROUTES
+from openvrex.hdl.retrieval.retriever import fault_layout
+from openvrex.hdl.unit import Composite
 
 _BIT = {engine: bit for bit, engine in enumerate(Engine)}  # bit of each engine in the sequencer's `busy`
 

@@ -4,12 +4,11 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import SEMAPHORES
-from hdl.execution.dpe import command_layout
-from hdl.instruction_layouts import done_layout, mul_layout
-from hdl.params import CoreParams
-from hdl.queues import MULS
+from openvrex.golden.program.isa import SEMAPHORES
+from openvrex.hdl.execution.dpe import command_layout
+from openvrex.hdl.instruction_layouts import done_layout, mul_layout
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import MULS
 
 
 class Multiplier(wiring.Component):

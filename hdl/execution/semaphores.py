@@ -3,9 +3,8 @@
 from amaranth import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
-from hdl.instruction_layouts import done_layout
+from openvrex.golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
+from openvrex.hdl.instruction_layouts import done_layout
 
 WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
 

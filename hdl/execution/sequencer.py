@@ -4,11 +4,10 @@ from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
-from hdl.execution.loop_stack import LoopStack
-from hdl.execution.semaphores import WAITERS, Semaphores
-from hdl.instruction_layouts import (
+from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
+from openvrex.hdl.execution.loop_stack import LoopStack
+from openvrex.hdl.execution.semaphores import WAITERS, Semaphores
+from openvrex.hdl.instruction_layouts import (
     PROGRAM,
     REGISTER,
     START,
@@ -22,10 +21,10 @@ from hdl.instruction_layouts import (
     transfer_layout,
     vector_layout,
 )
-from hdl.memory import Ram, collect_errors, error_members
-from hdl.named import comb
-from hdl.params import CoreParams, bits_for
-from hdl.unit import Unit
+from openvrex.hdl.memory import Ram, collect_errors, error_members
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.unit import Unit
 
 _SYNC = WAITERS.index("sync")
 _WRITERS = (Opcode.SET, Opcode.ADD)

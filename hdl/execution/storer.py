@@ -7,15 +7,22 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, StoreTo
-from hdl.bus.axi import Bursts, address_layout, error_layout, response_layout, rows_layout, word_beats, write_layout
-from hdl.execution.dpe import activation_layout
-from hdl.execution.vpe import output_layout
-from hdl.instruction_layouts import done_layout, dre_layout, set_layout, transfer_layout
-from hdl.named import comb
-from hdl.params import CoreParams, bits_for
-from hdl.unit import Unit
+from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, StoreTo
+from openvrex.hdl.bus.axi import (
+    Bursts,
+    address_layout,
+    error_layout,
+    response_layout,
+    rows_layout,
+    word_beats,
+    write_layout,
+)
+from openvrex.hdl.execution.dpe import activation_layout
+from openvrex.hdl.execution.vpe import output_layout
+from openvrex.hdl.instruction_layouts import done_layout, dre_layout, set_layout, transfer_layout
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.unit import Unit
 
 _SHIFT_BITS = 5  # of the shift of a register's number
 

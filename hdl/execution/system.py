@@ -3,17 +3,16 @@
 from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS
-from hdl.bus.arbiter import MANAGERS, Arbiter, memory_members
-from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports
-from hdl.bus.manager_port import Slice
-from hdl.execution.core import Core
-from hdl.instruction_layouts import host_layout, status_layout
-from hdl.leaf import place
-from hdl.params import SystemParams, bits_for
-from hdl.retrieval.dre import SETTINGS
-from hdl.unit import Composite
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, memory_members
+from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports
+from openvrex.hdl.bus.manager_port import Slice
+from openvrex.hdl.execution.core import Core
+from openvrex.hdl.instruction_layouts import host_layout, status_layout
+from openvrex.hdl.leaf import place
+from openvrex.hdl.params import SystemParams, bits_for
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.hdl.unit import Composite
 
 
 def system_host_layout(p: SystemParams) -> data.StructLayout:

@@ -3,16 +3,15 @@
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
-from hdl.execution.vpe_lane import OPERANDS, Lane, Result
-from hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
-from hdl.instruction_layouts import instruction_layout
-from hdl.leaf import place
-from hdl.memory import collect_errors
-from hdl.named import comb
-from hdl.params import VpeParams, bits_for
-from hdl.unit import Unit
+from openvrex.golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
+from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result
+from openvrex.hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
+from openvrex.hdl.instruction_layouts import instruction_layout
+from openvrex.hdl.leaf import place
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import VpeParams, bits_for
+from openvrex.hdl.unit import Unit
 
 BANK_B, BANK_C = 1, 2
 

@@ -3,12 +3,11 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.vector import MINUS_ZERO, ONE, Source
-from hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
-from hdl.arith.fma import Fma
-from hdl.arith.order import exceeds
-from hdl.params import VpeParams
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Source
+from openvrex.hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
+from openvrex.hdl.arith.fma import Fma
+from openvrex.hdl.arith.order import exceeds
+from openvrex.hdl.params import VpeParams
 
 
 class Result(enum.Enum, shape=2):

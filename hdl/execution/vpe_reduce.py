@@ -6,12 +6,11 @@ from typing import NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.arith.carry_save import carry_save
-from hdl.arith.fp32 import Normaliser
-from hdl.arith.order import exceeds
-from hdl.named import comb, reg
-from hdl.params import VpeParams
+from openvrex.hdl.arith.carry_save import carry_save
+from openvrex.hdl.arith.fp32 import Normaliser
+from openvrex.hdl.arith.order import exceeds
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import VpeParams
 
 GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
 FIELD = 31  # bits of a significand shifted to its block of eight exponents

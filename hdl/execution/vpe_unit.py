@@ -3,14 +3,13 @@
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.vector import SCALARS, Format, Reduce
-from hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
-from hdl.execution.vpe_reduce import RowMax, RowSum
-from hdl.leaf import place
-from hdl.memory import Ram, collect_errors, error_members
-from hdl.named import comb, reg
-from hdl.params import VpeParams, bits_for
+from openvrex.golden.arithmetic.vector import SCALARS, Format, Reduce
+from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
+from openvrex.hdl.execution.vpe_reduce import RowMax, RowSum
+from openvrex.hdl.leaf import place
+from openvrex.hdl.memory import Ram, collect_errors, error_members
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import VpeParams, bits_for
 
 REGISTER = bits_for(SCALARS)
 

@@ -3,9 +3,8 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.params import KvmuParams, bits_for
-from hdl.retrieval.kvmu_layouts import burst_layout, range_layout
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, range_layout
 
 
 class BurstMerger(wiring.Component):

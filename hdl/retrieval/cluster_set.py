@@ -3,10 +3,9 @@
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
-
-from hdl.memory import Ram, collect_errors
-from hdl.params import KvmuParams, WtuParams, bits_for
-from hdl.unit import Unit
+from openvrex.hdl.memory import Ram, collect_errors
+from openvrex.hdl.params import KvmuParams, WtuParams, bits_for
+from openvrex.hdl.unit import Unit
 
 
 def mask_layout(p: WtuParams) -> data.StructLayout:

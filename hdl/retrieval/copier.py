@@ -4,16 +4,15 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
-from golden.retrieval.kv4 import RATIO
-from hdl.bus.axi import Bursts, address_layout, manager_signature
-from hdl.memory import Ram, collect_errors
-from hdl.named import comb
-from hdl.params import CoreParams, bits_for
-from hdl.queues import copied_beats, kv4_beats
-from hdl.retrieval.kv4_codec import Kv4Codec
-from hdl.unit import Unit
+from openvrex.golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
+from openvrex.golden.retrieval.kv4 import RATIO
+from openvrex.hdl.bus.axi import Bursts, address_layout, manager_signature
+from openvrex.hdl.memory import Ram, collect_errors
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.queues import copied_beats, kv4_beats
+from openvrex.hdl.retrieval.kv4_codec import Kv4Codec
+from openvrex.hdl.unit import Unit
 
 
 def copy_layout(p: CoreParams) -> data.StructLayout:

@@ -3,11 +3,10 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams, bits_for
-from hdl.retrieval.kvmu_layouts import counts_layout, map_port
-from hdl.retrieval.table_client import ask_layout
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.retrieval.kvmu_layouts import counts_layout, map_port
+from openvrex.hdl.retrieval.table_client import ask_layout
 
 
 def switch_layout(p: KvmuParams) -> data.StructLayout:

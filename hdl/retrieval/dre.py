@@ -4,21 +4,20 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from golden.function_params import BUDGET_BITS
-from golden.program.isa import ADDR_BITS
-from hdl.bus.axi import manager_signature
-from hdl.memory import collect_errors
-from hdl.params import DreParams, WtuParams, bits_for
-from hdl.retrieval.cluster_set import ClusterSet
-from hdl.retrieval.hcu import Hcu
-from hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
-from hdl.retrieval.kvmu import Kvmu
-from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
-from hdl.retrieval.row_check import RowCheck, score_layout
-from hdl.retrieval.table_port import TablePort
-from hdl.retrieval.wtu import Wtu
-from hdl.unit import Composite
+from openvrex.golden.function_params import BUDGET_BITS
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.hdl.bus.axi import manager_signature
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.params import DreParams, WtuParams, bits_for
+from openvrex.hdl.retrieval.cluster_set import ClusterSet
+from openvrex.hdl.retrieval.hcu import Hcu
+from openvrex.hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
+from openvrex.hdl.retrieval.kvmu import Kvmu
+from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from openvrex.hdl.retrieval.row_check import RowCheck, score_layout
+from openvrex.hdl.retrieval.table_port import TablePort
+from openvrex.hdl.retrieval.wtu import Wtu
+from openvrex.hdl.unit import Composite
 
 # Inputs that the host sets.
 SETTINGS = ("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks", "contexts")

@@ -3,13 +3,12 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import StoreTo
-from hdl.instruction_layouts import dre_layout
-from hdl.params import CoreParams, bits_for
-from hdl.retrieval.hcu_state import JOIN, token_layout
-from hdl.retrieval.row_check import score_layout
-from hdl.unit import Unit
+from openvrex.golden.program.isa import StoreTo
+from openvrex.hdl.instruction_layouts import dre_layout
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.retrieval.hcu_state import JOIN, token_layout
+from openvrex.hdl.retrieval.row_check import score_layout
+from openvrex.hdl.unit import Unit
 
 
 def order_layout(p: CoreParams) -> data.StructLayout:

@@ -4,11 +4,10 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams, bits_for
-from hdl.retrieval.kvmu_layouts import fetch_layout, map_port, range_layout, span_layout
-from hdl.retrieval.table_client import item_layout
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.retrieval.kvmu_layouts import fetch_layout, map_port, range_layout, span_layout
+from openvrex.hdl.retrieval.table_client import item_layout
 
 
 class FetchWalk(wiring.Component):

@@ -4,13 +4,12 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
-
-from golden.retrieval.table_layout import Item
-from hdl.memory import Ram, collect_errors
-from hdl.named import comb, reg
-from hdl.params import HcuParams, bits_for
-from hdl.retrieval.hcu_lanes import Lanes, cluster_bits, cluster_word, rests_of
-from hdl.retrieval.hcu_state import (
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.memory import Ram, collect_errors
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import HcuParams, bits_for
+from openvrex.hdl.retrieval.hcu_lanes import Lanes, cluster_bits, cluster_word, rests_of
+from openvrex.hdl.retrieval.hcu_state import (
     CLEAR,
     JOIN,
     Batch,
@@ -25,8 +24,8 @@ from hdl.retrieval.hcu_state import (
     nearest_layout,
     token_layout,
 )
-from hdl.retrieval.table_client import table_client
-from hdl.unit import Unit
+from openvrex.hdl.retrieval.table_client import table_client
+from openvrex.hdl.unit import Unit
 
 
 class Hcu(Unit):

@@ -2,12 +2,11 @@
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
-
-from hdl.arith.popcount import popcount
-from hdl.memory import Ram
-from hdl.named import comb
-from hdl.params import HcuParams, bits_for
-from hdl.retrieval.hcu_state import Scan, Work
+from openvrex.hdl.arith.popcount import popcount
+from openvrex.hdl.memory import Ram
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import HcuParams, bits_for
+from openvrex.hdl.retrieval.hcu_state import Scan, Work
 
 
 class Lanes:

@@ -3,10 +3,9 @@
 from amaranth import Signal, Value
 from amaranth.lib import data
 from amaranth.utils import exact_log2
-
-from hdl.memory import Ram
-from hdl.params import HcuParams, bits_for
-from hdl.retrieval.table_client import Sizes
+from openvrex.hdl.memory import Ram
+from openvrex.hdl.params import HcuParams, bits_for
+from openvrex.hdl.retrieval.table_client import Sizes
 
 JOIN, CLEAR, SWITCH = 0, 1, 2
 

@@ -6,12 +6,11 @@ from operator import or_
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.retrieval.kv4 import HEADER, LARGEST, NAN, NANS, RATIO, STEPS
-from hdl.leaf import place
-from hdl.named import comb
-from hdl.params import CoreParams
-from hdl.queues import kv4_beats, kv4_codes, kv4_numbers
+from openvrex.golden.retrieval.kv4 import HEADER, LARGEST, NAN, NANS, RATIO, STEPS
+from openvrex.hdl.leaf import place
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import kv4_beats, kv4_codes, kv4_numbers
 
 HEADER_LAYOUT = data.StructLayout({"e": 8, "j": 2, "z": 4})
 STEP_LAYOUT = data.StructLayout({"top": 9, "j": 2, "z": 4, "live": 1})

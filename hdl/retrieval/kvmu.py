@@ -4,15 +4,14 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
-
-from golden.retrieval.table_layout import Item
-from hdl.memory import collect_errors
-from hdl.params import KvmuParams, bits_for
-from hdl.ram_fifo import RamFifo
-from hdl.retrieval.burst_merger import BurstMerger
-from hdl.retrieval.count_stream import CountStream
-from hdl.retrieval.fetch_walk import FetchWalk
-from hdl.retrieval.kvmu_layouts import (
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.ram_fifo import RamFifo
+from openvrex.hdl.retrieval.burst_merger import BurstMerger
+from openvrex.hdl.retrieval.count_stream import CountStream
+from openvrex.hdl.retrieval.fetch_walk import FetchWalk
+from openvrex.hdl.retrieval.kvmu_layouts import (
     APPEND,
     append_layout,
     burst_layout,
@@ -24,9 +23,9 @@ from hdl.retrieval.kvmu_layouts import (
     placed_layout,
     span_layout,
 )
-from hdl.retrieval.placer import Placer
-from hdl.retrieval.table_client import table_client
-from hdl.unit import Unit
+from openvrex.hdl.retrieval.placer import Placer
+from openvrex.hdl.retrieval.table_client import table_client
+from openvrex.hdl.unit import Unit
 
 _PLACER, _WALK, _COUNTS = range(3)  # the parts that read tables
 

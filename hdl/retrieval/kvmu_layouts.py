@@ -1,10 +1,9 @@
 """What the KVMU and the units around it exchange: beats of its streams, and items of its tables."""
 
 from amaranth.lib import data
-
-from golden.retrieval.table_layout import Item, TableLayout
-from hdl.params import KvmuParams, bits_for
-from hdl.retrieval.table_client import Sizes
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.retrieval.table_client import Sizes
 
 APPEND, CLEAR, SWITCH = 0, 1, 2  # the HCU's ops JOIN, CLEAR and SWITCH, which the DRE hands on as they are
 

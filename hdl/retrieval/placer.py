@@ -3,11 +3,10 @@
 from amaranth import Cat, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams, bits_for
-from hdl.retrieval.count_stream import switch_layout
-from hdl.retrieval.kvmu_layouts import (
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams, bits_for
+from openvrex.hdl.retrieval.count_stream import switch_layout
+from openvrex.hdl.retrieval.kvmu_layouts import (
     APPEND,
     CLEAR,
     SWITCH,
@@ -18,7 +17,7 @@ from hdl.retrieval.kvmu_layouts import (
     placed_layout,
     span_layout,
 )
-from hdl.retrieval.table_client import ask_layout, put_layout
+from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
 
 # Writes of a beat, in this order.
 WRITES = ("link", "row", "oldest", "count", "ring", "place", "pool")

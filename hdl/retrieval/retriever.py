@@ -3,17 +3,16 @@
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.function_params import BUDGET_BITS
-from golden.program.isa import ADDR_BITS, Retrieve
-from hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
-from hdl.memory import collect_errors
-from hdl.params import CoreParams, bits_for
-from hdl.retrieval.copier import Copier, bus_signature
-from hdl.retrieval.feeder import order_layout
-from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH, joined_layout
-from hdl.retrieval.kvmu_layouts import APPEND, burst_layout, move_layout, placed_layout
-from hdl.unit import Unit
+from openvrex.golden.function_params import BUDGET_BITS
+from openvrex.golden.program.isa import ADDR_BITS, Retrieve
+from openvrex.hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.retrieval.copier import Copier, bus_signature
+from openvrex.hdl.retrieval.feeder import order_layout
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH, joined_layout
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND, burst_layout, move_layout, placed_layout
+from openvrex.hdl.unit import Unit
 
 
 def fault_layout() -> data.StructLayout:

@@ -3,9 +3,8 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval.wtu_lanes import row_layout
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval.wtu_lanes import row_layout
 
 
 def score_layout(p: WtuParams) -> data.StructLayout:

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.retrieval.table_layout import Item
-from hdl.params import bits_for
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import bits_for
 
 
 class Sizes(NamedTuple):

@@ -4,20 +4,19 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
-
-from golden.arithmetic.secded import check_bits
-from golden.program.isa import ADDR_BITS
-from golden.retrieval.table_layout import PAGE, Item, TableLayout
-from hdl.bus.axi import manager_signature
-from hdl.check_bits import checks_of, decoded
-from hdl.memory import error_members
-from hdl.named import comb
-from hdl.params import DreParams, bits_for
-from hdl.queues import PUTS, READS
-from hdl.retrieval.hcu_state import client_sizes as hcu_port
-from hdl.retrieval.kvmu_layouts import map_port
-from hdl.retrieval.table_client import Sizes, table_client
-from hdl.unit import Unit
+from openvrex.golden.arithmetic.secded import check_bits
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.golden.retrieval.table_layout import PAGE, Item, TableLayout
+from openvrex.hdl.bus.axi import manager_signature
+from openvrex.hdl.check_bits import checks_of, decoded
+from openvrex.hdl.memory import error_members
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import DreParams, bits_for
+from openvrex.hdl.queues import PUTS, READS
+from openvrex.hdl.retrieval.hcu_state import client_sizes as hcu_port
+from openvrex.hdl.retrieval.kvmu_layouts import map_port
+from openvrex.hdl.retrieval.table_client import Sizes, table_client
+from openvrex.hdl.unit import Unit
 
 CLIENTS = ("hcu", "kvmu")
 _PAGE_BITS = PAGE.bit_length() - 1

@@ -1,11 +1,10 @@
 """WiCSum threshold unit: one core, in the variant that the parameters name."""
 
 from amaranth import Module
-
-from hdl.params import WtuParams
-from hdl.retrieval.wtu_buckets import WtuBuckets
-from hdl.retrieval.wtu_exact import WtuExact
-from hdl.retrieval.wtu_lanes import WtuPorts
+from openvrex.hdl.params import WtuParams
+from openvrex.hdl.retrieval.wtu_buckets import WtuBuckets
+from openvrex.hdl.retrieval.wtu_exact import WtuExact
+from openvrex.hdl.retrieval.wtu_lanes import WtuPorts
 
 
 class Wtu(WtuPorts):

@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import enum
-
-from hdl.arith.popcount import popcount
-from hdl.memory import SinglePortRam, collect_errors
-from hdl.named import comb
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval import wtu_lanes as lanes
+from openvrex.hdl.arith.popcount import popcount
+from openvrex.hdl.memory import SinglePortRam, collect_errors
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval import wtu_lanes as lanes
 
 
 class State(enum.IntEnum, shape=2):

@@ -3,11 +3,10 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.memory import SinglePortRam, collect_errors, error_members
-from hdl.named import comb
-from hdl.params import COUNT_BANKS, WtuParams, bits_for
-from hdl.retrieval.wtu_lanes import count_layout
+from openvrex.hdl.memory import SinglePortRam, collect_errors, error_members
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import COUNT_BANKS, WtuParams, bits_for
+from openvrex.hdl.retrieval.wtu_lanes import count_layout
 
 
 class CountRing(wiring.Component):

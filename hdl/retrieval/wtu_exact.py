@@ -2,14 +2,13 @@
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import enum
-
-from hdl.arith.popcount import popcount
-from hdl.memory import collect_errors
-from hdl.named import comb
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval import wtu_lanes as lanes
-from hdl.retrieval.wtu_counts import CountRing
-from hdl.retrieval.wtu_histogram import WeightedHistogram
+from openvrex.hdl.arith.popcount import popcount
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval import wtu_lanes as lanes
+from openvrex.hdl.retrieval.wtu_counts import CountRing
+from openvrex.hdl.retrieval.wtu_histogram import WeightedHistogram
 
 TH_STEPS = 16  # bits of ratio_q16 below 1.0, one a cycle
 SETTLES = 3  # cycles from the last digit of a word until the walk can read a bin

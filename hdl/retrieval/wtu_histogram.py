@@ -3,10 +3,9 @@
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from hdl.named import comb, reg
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval import wtu_lanes as lanes
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval import wtu_lanes as lanes
 
 
 class WeightedHistogram(wiring.Component):

@@ -3,10 +3,9 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
-
-from golden.function_params import BUDGET_BITS
-from hdl.params import WtuParams, bits_for
-from hdl.unit import Unit
+from openvrex.golden.function_params import BUDGET_BITS
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.unit import Unit
 
 TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
 

@@ -5,16 +5,15 @@
 from amaranth import Array, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
-
-from golden.program.isa import WORD_BITS, Status
-from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
-from hdl.execution.core import Core
-from hdl.instruction_layouts import PROGRAM, REGISTER, START
-from hdl.params import CoreParams, reset_cycles
-from hdl.reset import with_reset
-from hdl.retrieval.dre import SETTINGS
-from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
-from hdl.shells.watchdog import watchdog
+from openvrex.golden.program.isa import WORD_BITS, Status
+from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
+from openvrex.hdl.execution.core import Core
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
+from openvrex.hdl.params import CoreParams, reset_cycles
+from openvrex.hdl.reset import with_reset
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from openvrex.hdl.shells.watchdog import watchdog
 
 
 class CoreIp(wiring.Component):

@@ -5,21 +5,20 @@
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import ADDR_BITS, Status
-from hdl.bus.axi import PREFIX, TABLE_PREFIX, connect_ports, pass_manager, pass_ports, port_members
-from hdl.bus.manager_port import Slice
-from hdl.instruction_layouts import retrieve_layout
-from hdl.memory import collect_errors
-from hdl.named import comb
-from hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
-from hdl.reset import with_reset
-from hdl.retrieval.dre import SETTINGS, Dre
-from hdl.retrieval.hcu_state import JOIN, token_layout
-from hdl.retrieval.retriever import Retriever
-from hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
-from hdl.shells.watchdog import watchdog
-from hdl.unit import Composite
+from openvrex.golden.program.isa import ADDR_BITS, Status
+from openvrex.hdl.bus.axi import PREFIX, TABLE_PREFIX, connect_ports, pass_manager, pass_ports, port_members
+from openvrex.hdl.bus.manager_port import Slice
+from openvrex.hdl.instruction_layouts import retrieve_layout
+from openvrex.hdl.memory import collect_errors
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
+from openvrex.hdl.reset import with_reset
+from openvrex.hdl.retrieval.dre import SETTINGS, Dre
+from openvrex.hdl.retrieval.hcu_state import JOIN, token_layout
+from openvrex.hdl.retrieval.retriever import Retriever
+from openvrex.hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from openvrex.hdl.shells.watchdog import watchdog
+from openvrex.hdl.unit import Composite
 
 RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets
 CODE_BITS = 16  # bits of a score on the stream

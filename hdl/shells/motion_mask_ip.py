@@ -5,15 +5,14 @@
 from amaranth import Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from golden.program.isa import Status
-from hdl.arith.popcount import popcount
-from hdl.bus.axi import pass_ports
-from hdl.params import MaskParams, bits_for
-from hdl.reset import with_reset
-from hdl.shells.register_block import RegisterBlock, address_map, lite_members
-from hdl.unit import Composite
-from hdl.video.motion_mask import MotionMask, block_layout, frame_layout
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.arith.popcount import popcount
+from openvrex.hdl.bus.axi import pass_ports
+from openvrex.hdl.params import MaskParams, bits_for
+from openvrex.hdl.reset import with_reset
+from openvrex.hdl.shells.register_block import RegisterBlock, address_map, lite_members
+from openvrex.hdl.unit import Composite
+from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout
 
 
 def blocks_members(p: MaskParams) -> dict[str, wiring.Member]:

@@ -5,11 +5,10 @@ from typing import NamedTuple
 from amaranth import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
-
-from golden.inputs.codec_mask import PARTS, RESIDUAL_BITS, WEIGHT_BITS, WEIGHT_SHIFT
-from hdl.named import comb
-from hdl.params import MaskParams, bits_for
-from hdl.unit import Unit
+from openvrex.golden.inputs.codec_mask import PARTS, RESIDUAL_BITS, WEIGHT_BITS, WEIGHT_SHIFT
+from openvrex.hdl.named import comb
+from openvrex.hdl.params import MaskParams, bits_for
+from openvrex.hdl.unit import Unit
 
 _SHIFT = 2  # a cell has 4 pixels on a side: the smallest block of H.264
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from amaranth.hdl import Signal, Value
 from amaranth.hdl._ast import Assign, Concat, Operator, Part, Print, Property, Slice, Statement, Switch, SwitchValue
-
-from hdl.writer.variables import Var, Variables, WriterError, signals_of
+from openvrex.hdl.writer.variables import Var, Variables, WriterError, signals_of
 
 
 @dataclass

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from enum import StrEnum
 
-from hdl.writer.variables import WriterError
+from openvrex.hdl.writer.variables import WriterError
 
 WIDTH = 110  # characters of a line
 _OPTIONS = (

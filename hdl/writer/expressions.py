@@ -12,10 +12,9 @@ from itertools import takewhile
 
 from amaranth.hdl import Const, Signal, Value
 from amaranth.hdl._ast import Concat, Operator, Part, Shape, Slice, SwitchValue
-
-from hdl.writer.names import Names, variable
-from hdl.writer.results import NAME, Results
-from hdl.writer.variables import Var, Variables, WriterError
+from openvrex.hdl.writer.names import Names, variable
+from openvrex.hdl.writer.results import NAME, Results
+from openvrex.hdl.writer.variables import Var, Variables, WriterError
 
 BITWISE = {"&": "and", "|": "or", "^": "xor"}
 RING = {"+": "add", "-": "sub", "*": "mul"}

@@ -9,7 +9,7 @@ A variable some of whose bits depend on others is a loop for tools that do not l
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from hdl.writer.variables import Var, WriterError
+from openvrex.hdl.writer.variables import Var, WriterError
 
 Node = TypeVar("Node", bound=Hashable)
 

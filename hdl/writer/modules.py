@@ -9,14 +9,13 @@ from amaranth.hdl import Instance, MemoryInstance, Signal, Value
 from amaranth.hdl._ast import SwitchValue
 from amaranth.hdl._ir import Design
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
-
-from hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
-from hdl.writer.circt import BEHIND, Language, exported
-from hdl.writer.expressions import Expressions, needed
-from hdl.writer.loops import levels
-from hdl.writer.names import Names, comment, legal, summary
-from hdl.writer.parts import Part, members, parts, through
-from hdl.writer.variables import Var, Variables, WriterError, pin_name
+from openvrex.hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
+from openvrex.hdl.writer.circt import BEHIND, Language, exported
+from openvrex.hdl.writer.expressions import Expressions, needed
+from openvrex.hdl.writer.loops import levels
+from openvrex.hdl.writer.names import Names, comment, legal, summary
+from openvrex.hdl.writer.parts import Part, members, parts, through
+from openvrex.hdl.writer.variables import Var, Variables, WriterError, pin_name
 
 PACKAGES = Path(__file__).parents[2]  # the folder in which the packages are
 Arm = tuple[tuple[str, ...] | None, str]  # patterns of an arm of a `case`, None for its default, and its text

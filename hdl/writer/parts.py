@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from amaranth.hdl import Fragment, Instance, MemoryInstance, Signal, Value
 from amaranth.hdl._ast import Assign
 from amaranth.hdl._ir import Design, PortDirection, RequirePosedge
-
-from hdl.writer import signature
-from hdl.writer.blocks import Case, If, Node, Set, assigned, read_by, reads, restricted, tree
-from hdl.writer.names import Names, legal
-from hdl.writer.variables import Var, Variables, WriterError
+from openvrex.hdl.writer import signature
+from openvrex.hdl.writer.blocks import Case, If, Node, Set, assigned, read_by, reads, restricted, tree
+from openvrex.hdl.writer.names import Names, legal
+from openvrex.hdl.writer.variables import Var, Variables, WriterError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 
-from hdl.writer.names import Names
+from openvrex.hdl.writer.names import Names
 
 NAME = re.compile(r"%\w+")
 _WIRE = re.compile(r"hw\.wire (%\w+) ")

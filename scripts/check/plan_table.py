@@ -6,12 +6,11 @@ from datetime import date
 from pathlib import Path
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.scripts import console
+from openvrex.scripts.pages.recorded_results import DOCS
+from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from scripts import console
-from scripts.pages.recorded_results import DOCS
-from tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 
 COLOURS = {"passed": "green", "failed": "red", "no evidence": "red"}
 FINE = ("passed", "skipped", "nightly", "not recorded")

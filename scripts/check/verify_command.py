@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import ALL, UNITS, emit, params_of
+from openvrex.hdl.header import command_line
+from openvrex.scripts import console
+from openvrex.scripts.check.plan_table import TESTS, show
+from openvrex.scripts.progress import Step
+from openvrex.tb.library.runner import ROOT, BenchError
+from openvrex.tb.library.trace_check import Outcome, exercised, missing, verify_unit
+from openvrex.tb.library.waveforms import Traced
 from rich.markup import escape
 from rich.table import Table
-
-from golden.function_params import check
-from golden.inputs.trace import Trace
-from hdl.emit import ALL, UNITS, emit, params_of
-from hdl.header import command_line
-from scripts import console
-from scripts.check.plan_table import TESTS, show
-from scripts.progress import Step
-from tb.library.runner import ROOT, BenchError
-from tb.library.trace_check import Outcome, exercised, missing, verify_unit
-from tb.library.waveforms import Traced
 
 WAVES = Path("build/waves")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import READINGS, check
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import BESIDE, UNITS, emit, params_of
+from openvrex.hdl.params import PRESETS, CoreParams, SystemParams, preset
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.run import engines
+from openvrex.scripts.simulate import dre_command
+from openvrex.synth import flow
+from openvrex.synth.table3 import BLOCKS
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from golden.function_params import READINGS, check
-from golden.inputs.trace import Trace
-from hdl.emit import BESIDE, UNITS, emit, params_of
-from hdl.params import PRESETS, CoreParams, SystemParams, preset
-from scripts import console
-from scripts.progress import Bar
-from scripts.run import engines
-from scripts.simulate import dre_command
-from synth import flow
-from synth.table3 import BLOCKS
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = ROOT / "tb/budgets.json"

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
+from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.library.runner import ROOT
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from scripts import console
-from scripts.progress import Bar
-from tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
-from tb.campaigns.subjects import SUBJECTS
-from tb.library.runner import ROOT
 
 EXCLUDED = ROOT / "tb" / "campaigns" / "coverage.toml"
 TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.tb.campaigns.mutants import MutateError, Verdict, campaign
+from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.library.runner import ROOT, BenchError
 from rich.markup import escape
 from rich.table import Table
-
-from golden.function_params import check
-from scripts import console
-from scripts.progress import Bar
-from tb.campaigns.mutants import MutateError, Verdict, campaign
-from tb.campaigns.subjects import SUBJECTS
-from tb.library.runner import ROOT, BenchError
 
 EXPLAINED = ROOT / "tb" / "campaigns" / "survivors.toml"
 TARGET = 0.95  # of the mutants that are not equivalent

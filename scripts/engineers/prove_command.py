@@ -4,12 +4,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from hdl.emit import ALL
-from scripts import console
-from scripts.progress import Step
-from tb.formal.proofs import LIMIT, Verdict, goals
+from openvrex.golden.function_params import check
+from openvrex.hdl.emit import ALL
+from openvrex.scripts import console
+from openvrex.scripts.progress import Step
+from openvrex.tb.formal.proofs import LIMIT, Verdict, goals
 
 
 def command(

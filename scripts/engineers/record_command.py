@@ -13,23 +13,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from hdl.params import override, preset
-from scripts import console
-from scripts.pages import recorded_results, synthesis_results
-from scripts.progress import Step
-from sim.system import dre_demand
-from synth import flow, opensta, table3
-from synth.sram import Sram
-from synth.structure import structure
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.hdl.params import override, preset
+from openvrex.scripts import console
+from openvrex.scripts.pages import recorded_results, synthesis_results
+from openvrex.scripts.progress import Step
+from openvrex.sim.system import dre_demand
+from openvrex.synth import flow, opensta, table3
+from openvrex.synth.sram import Sram
+from openvrex.synth.structure import structure
 
 RESULTS = recorded_results.DOCS / "results"
 # Library -> its files, relative to the folder of the project, as all paths of the manual.
 LIBRARIES = {"embedded": "", "ASAP7": "../shared/pdk/asap7*.lib.gz", "SKY130": "../shared/pdk/sky130hd_tt.lib.gz"}
 MEMORY_NODE = 7  # nm, the node of ASAP7: for the access time of memories
-VREX = "import sys; sys.argv[0] = 'vrex'; from scripts.main import app; app()"
+VREX = "import sys; sys.argv[0] = 'vrex'; from openvrex.scripts.main import app; app()"
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,21 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import BLOCK
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.inputs.video import Frame as VideoFrame
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.history import History
+from openvrex.golden.policies.light_attention import attention, bf16
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy_run import shape_of
+from openvrex.golden.policies.registry import ALL, Entry, entry
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
+from openvrex.scripts.quantity import number
 from rich.table import Table
-
-from golden.function_params import check
-from golden.inputs.codec import BLOCK
-from golden.inputs.trace import Trace, TraceError
-from golden.inputs.trace_model import frequencies
-from golden.inputs.video import Frame as VideoFrame
-from golden.policies.blocks import Block, Shape
-from golden.policies.history import History
-from golden.policies.light_attention import attention, bf16
-from golden.policies.policy import Policy, Step
-from golden.policies.policy_run import shape_of
-from golden.policies.registry import ALL, Entry, entry
-from scripts import console
-from scripts.progress import track
-from scripts.quantity import number
 
 WITHOUT_TWIN = ("resv-paper", "resv-buckets", "mosaic-eager", "livevlm", "streammem")
 NAMES = [name for name in ALL if name not in WITHOUT_TWIN]
@@ -201,8 +200,7 @@ class Pair:
 
     def __init__(self, name: str, found: Entry, shape: Shape, frames: Iterator[Frame]):
         import torch
-
-        from tb.library.torch_policies import POLICIES as TWINS
+        from openvrex.tb.library.torch_policies import POLICIES as TWINS
 
         torch.set_num_threads(1)
         self.torch = torch

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from scripts import console
-from scripts.progress import Bar
-from tb.campaigns.stress import SLOW, UNITS, campaign
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.tb.campaigns.stress import SLOW, UNITS, campaign
 
 
 def command(

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.program.assembler import Program, assemble, disassemble
+from openvrex.golden.program.isa import WORD_BITS, LxeFormat
+from openvrex.golden.text_files import read_text
+from openvrex.scripts import console
 from rich.markup import escape
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from golden.program.assembler import Program, assemble, disassemble
-from golden.program.isa import WORD_BITS, LxeFormat
-from golden.text_files import read_text
-from scripts import console
 
 
 def command(

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import replacing
+from openvrex.golden.function_params import check
+from openvrex.hdl import generated
+from openvrex.hdl.emit import ALL, emit, params_of, top_of
+from openvrex.hdl.writer.circt import Language
+from openvrex.ip.fusesoc import unit_core_file
+from openvrex.scripts import console
 from rich.table import Table
-
-from golden.atomic_files import replacing
-from golden.function_params import check
-from hdl import generated
-from hdl.emit import ALL, emit, params_of, top_of
-from hdl.writer.circt import Language
-from ip.fusesoc import unit_core_file
-from scripts import console
 
 
 def command(

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.hdl.emit import params_of, top_of
+from openvrex.hdl.writer.circt import Language
+from openvrex.ip.package import PERIOD, Options, configuration, write
+from openvrex.ip.shell import TOPS
+from openvrex.scripts import console
 from rich.table import Table
-
-from golden.function_params import check
-from hdl.emit import params_of, top_of
-from hdl.writer.circt import Language
-from ip.package import PERIOD, Options, configuration, write
-from ip.shell import TOPS
-from scripts import console
 
 
 def command(

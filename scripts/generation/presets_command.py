@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.hdl import design
+from openvrex.hdl.params import PRESETS, CoreParams, flat
+from openvrex.scripts import console
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from hdl import design
-from hdl.params import PRESETS, CoreParams, flat
-from scripts import console
 
 
 def command(

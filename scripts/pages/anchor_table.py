@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from scripts.pages.markdown import table
-from scripts.quantity import number
-from sim.evaluation.paper_points import AGREE, DIFFER, Number
+from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.quantity import number
+from openvrex.sim.evaluation.paper_points import AGREE, DIFFER, Number
 
 HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
 

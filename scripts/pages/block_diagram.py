@@ -8,8 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
-
-from tb.library.yosys import run_yosys
+from openvrex.tb.library.yosys import run_yosys
 
 _MOST = 5  # most kinds of memories in a box
 _WIDE = 2  # signals with fewer bits are control, not data

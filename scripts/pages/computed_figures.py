@@ -1,8 +1,8 @@
 """Sentences of the manual whose figures code computes at once: sizes, shares, work."""
 
-from hdl.params import preset
-from sim.evaluation.other_papers import branch_share
-from sim.system.workload import Decoder
+from openvrex.hdl.params import preset
+from openvrex.sim.evaluation.other_papers import branch_share
+from openvrex.sim.system.workload import Decoder
 
 
 def cited() -> list[tuple[str, str]]:

@@ -2,13 +2,13 @@
 
 import re
 
-from scripts.pages.markdown import table
-from scripts.pages.run_results import evaluated
-from sim.evaluation.other_policies import PROFILES
-from sim.evaluation.paper_points import Number, Points
-from sim.system.platforms import A100, AGX, EDGE, PAPER_EDGE, PAPER_SERVER, Vrex
-from sim.system.selection import PUBLISHED
-from sim.system.workload import TABLE_II, Decoder, Session
+from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.pages.run_results import evaluated
+from openvrex.sim.evaluation.other_policies import PROFILES
+from openvrex.sim.evaluation.paper_points import Number, Points
+from openvrex.sim.system.platforms import A100, AGX, EDGE, PAPER_EDGE, PAPER_SERVER, Vrex
+from openvrex.sim.system.selection import PUBLISHED
+from openvrex.sim.system.workload import TABLE_II, Decoder, Session
 
 PAGE = "evaluation.md"
 LATENCIES = {  # the paper's speed-ups over FlexGen at 40K, and V-Rex's latencies in ms, whose product is FlexGen's

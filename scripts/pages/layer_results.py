@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scripts.pages.markdown import table
+from openvrex.scripts.pages.markdown import table
 
 NAMES = {"dpe": "DPE", "vpe": "VPE", "load": "loader", "store": "storer"}
 NAMES |= {"reads": "bursts in flight", "writes": "writes in flight"}

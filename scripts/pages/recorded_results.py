@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.pages import computed_figures, evaluation_figures, layer_results, run_results, synthesis_results
+from openvrex.scripts.pages import computed_figures, evaluation_figures, layer_results, run_results, synthesis_results
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)

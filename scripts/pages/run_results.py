@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable
 
-from scripts.pages.anchor_table import markdown, summary
-from scripts.pages.markdown import table
-from sim.evaluation.paper_points import AGREE, DIFFER, Number
-from sim.system.passes import MARK
-from sim.system.selection import PUBLISHED
+from openvrex.scripts.pages.anchor_table import markdown, summary
+from openvrex.scripts.pages.markdown import table
+from openvrex.sim.evaluation.paper_points import AGREE, DIFFER, Number
+from openvrex.sim.system.passes import MARK
+from openvrex.sim.system.selection import PUBLISHED
 
 SHOWN = 2  # tables of the run in the README
 

@@ -3,8 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from golden.inputs.scenes import Joined
+from openvrex.golden.inputs.scenes import Joined
 
 THUMBNAILS = 16  # in the row, shared out to the scenes
 PIXELS = 74  # per side of a thumbnail, at most: a third of the encoder's

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from scripts.pages.markdown import table
-from synth import technology
-from synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
+from openvrex.scripts.pages.markdown import table
+from openvrex.synth import technology
+from openvrex.synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
 
 NODE = 14  # nm, the paper's
 STEP = technology.node(NODE).fo4.value / technology.node(7).fo4.value  # factor of a delay from ASAP7 to NODE

@@ -9,22 +9,22 @@ from dataclasses import is_dataclass
 from importlib import import_module
 
 from amaranth.lib import data
+from openvrex.golden.function_params import ParamError, ScoreFormat, described
+from openvrex.hdl.docstrings import Sheet, joined, parse, prose
+from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
+from openvrex.hdl.params import flat, preset
+from openvrex.hdl.ports import ports
+from openvrex.scripts.pages.state_diagram import machines, mermaid
+from openvrex.tb.campaigns import plan
+from openvrex.tb.library.runner import ROOT
 
-import hdl
-from golden.function_params import ParamError, ScoreFormat, described
-from hdl.docstrings import Sheet, joined, parse, prose
-from hdl.emit import ALL, component_of, params_of, unit_class
-from hdl.params import flat, preset
-from hdl.ports import ports
-from scripts.pages.state_diagram import machines, mermaid
-from tb.campaigns import plan
-from tb.library.runner import ROOT
+from openvrex import hdl
 
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
 # Classes whose docstrings belong to the data sheet of a unit: its variants.
-_VARIANTS = {"wtu": ("hdl.retrieval.wtu_exact.WtuExact", "hdl.retrieval.wtu_buckets.WtuBuckets")}
+_VARIANTS = {"wtu": ("openvrex.hdl.retrieval.wtu_exact.WtuExact", "openvrex.hdl.retrieval.wtu_buckets.WtuBuckets")}
 # Classes inside of a unit whose states belong to its data sheet.
-_PARTS = _VARIANTS | {"kvmu": ("hdl.retrieval.placer.Placer",)}
+_PARTS = _VARIANTS | {"kvmu": ("openvrex.hdl.retrieval.placer.Placer",)}
 
 
 def page(unit: str, picture: str = "", blocks: str = "") -> str:

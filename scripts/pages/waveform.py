@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from hdl.emit import Emitted
-from hdl.ports import Stream, streams
-from tb.library.activity_recorder import recordings
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.ports import Stream, streams
+from openvrex.tb.library.activity_recorder import recordings
 
 CYCLES = 48  # in a picture
 

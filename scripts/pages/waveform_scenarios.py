@@ -6,9 +6,9 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from hdl.emit import emit, params_of
-from hdl.params import preset
-from tb.library.runner import Run
+from openvrex.hdl.emit import emit, params_of
+from openvrex.hdl.params import preset
+from openvrex.tb.library.runner import Run
 
 PRESET = "tiny"
 _STEP, _ROW, _LEFT = 25, 17, 84  # a cycle's width, a signal's height, room for names
@@ -132,7 +132,7 @@ def log(unit: str) -> dict[str, list]:
     """The streams of a unit in every cycle: [valid, ready, payload]. Raises `BenchError` as every bench."""
     scenario = {k: v for k, v in asdict(SCENARIOS[unit]).items() if k not in ("says", "shown")}
     made = emit(unit, params_of(unit, preset(PRESET)))
-    return Run(made, "tb.benches.bench_scenario", "scenario", scenario | {"unit": unit, "preset": PRESET})()
+    return Run(made, "bench_scenario", "scenario", scenario | {"unit": unit, "preset": PRESET})()
 
 
 def picture(unit: str) -> str:

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import decoder, vision
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.codec import PruneParams, Pruner, Recorded, mean_motion, motion_class, save_motion
+from openvrex.golden.inputs.video import Frame
+from openvrex.golden.policies import codecsight
+from openvrex.golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
 from rich.table import Table
-
-from golden.function_params import check
-from golden.inputs import decoder, vision
-from golden.inputs import video as video_in
-from golden.inputs.codec import PruneParams, Pruner, Recorded, mean_motion, motion_class, save_motion
-from golden.inputs.video import Frame
-from golden.policies import codecsight
-from golden.policies.codecsight import SYSTEMS, Counts, Prefilled, Server, Visual
-from scripts import console
-from scripts.progress import track
 
 PROMPT = "<|im_start|>user\n"
 QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"

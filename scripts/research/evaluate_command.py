@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.anchor_table import HEAD, markdown, row, summary
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Step
+from openvrex.sim.evaluation import other_papers
+from openvrex.sim.evaluation.paper_numbers import numbers
+from openvrex.sim.evaluation.paper_points import Claims, Number, Points
+from openvrex.sim.system.selection import records
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.anchor_table import HEAD, markdown, row, summary
-from scripts.pages.html_page import Section
-from scripts.progress import Step
-from sim.evaluation import other_papers
-from sim.evaluation.paper_numbers import numbers
-from sim.evaluation.paper_points import Claims, Number, Points
-from sim.system.selection import records
 
 OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
 
@@ -69,7 +68,7 @@ def table(found: list[Number], title: str) -> Table:
 
 
 def _write(points: Points, found: list[Number], others: list[Number], folder: Path, trace: str) -> None:
-    from sim.evaluation.paper_plots import figures
+    from openvrex.sim.evaluation.paper_plots import figures
 
     plots = [path for path in figures(points, folder, trace) if path.suffix == ".png"]
     lines = [f"# V-Rex's evaluation\n\n`vrex evaluate --trace {trace}`: {summary(found)}.\n", markdown(found) + "\n"]

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from openvrex.golden.function_params import RATIO, ReSVParams, check
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.retrieval import wicsum
+from openvrex.golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
+from openvrex.scripts.quantity import Column
 from rich.table import Table
-
-from golden.function_params import RATIO, ReSVParams, check
-from golden.inputs.trace import Trace, TraceError
-from golden.retrieval import wicsum
-from golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
-from scripts import console
-from scripts.progress import track
-from scripts.quantity import Column
 
 COLUMNS = {
     "blocks": Column("blocks"),

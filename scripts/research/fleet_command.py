@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.research.kept_runs import numbers
+from openvrex.sim.evaluation.fleet import PLATFORMS, Device, day
+from openvrex.sim.evaluation.other_policies import PROFILES
+from openvrex.synth.sweep.database import Database, Row
+from openvrex.synth.sweep.point_costs import code
 from rich.table import Table
-
-from golden.atomic_files import write_atomically
-from scripts import console
-from scripts.progress import Bar
-from scripts.research.kept_runs import numbers
-from sim.evaluation.fleet import PLATFORMS, Device, day
-from sim.evaluation.other_policies import PROFILES
-from synth.sweep.database import Database, Row
-from synth.sweep.point_costs import code
 
 
 def command(
@@ -57,7 +56,7 @@ def command(
         bar = stack.enter_context(Bar(quiet=json))
         task = bar.add_task("devices", total=len(devices), completed=len(rows))
         if missing:
-            from synth.sweep.dask_run import cluster, results
+            from openvrex.synth.sweep.dask_run import cluster, results
 
             try:
                 client = stack.enter_context(cluster(scheduler, jobs, workers))

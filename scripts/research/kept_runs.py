@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-
-from golden.function_params import check
-from golden.policies.registry import Entry, entry, override
-from scripts import console
-from scripts.progress import Bar
-from synth.sweep.database import Database, Row
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.registry import Entry, entry, override
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.synth.sweep.database import Database, Row
+from openvrex.tb.library.runner import ROOT
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def complete(
         bar = stack.enter_context(Bar(quiet=quiet))
         progress = bar.add_task("runs", total=len(asked), completed=len(rows))
         if missing:
-            from synth.sweep.dask_run import cluster, results
+            from openvrex.synth.sweep.dask_run import cluster, results
 
             try:
                 client = stack.enter_context(cluster(*cluster_of))

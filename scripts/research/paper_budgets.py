@@ -9,17 +9,16 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.inputs.trace import Trace
-from golden.policies.blocks import Shape
-from golden.policies.full_streaming_rekv import ReKV, ReKVParams
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic import Mosaic
-from golden.policies.policy import Policy, Step
-from golden.policies.policy_run import shape_of
-from scripts.quantity import Column
-from scripts.research.paper_figure import Drawn, Row
-from scripts.research.paper_mosaic import BASE, watched
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.full_streaming_rekv import ReKV, ReKVParams
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy_run import shape_of
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.paper_figure import Drawn, Row
+from openvrex.scripts.research.paper_mosaic import BASE, watched
 
 BUDGETS = (0.025, 0.05, 0.1, 0.2, 0.4)
 CHOICE = 0.1  # budget of the lengths, the policy's default

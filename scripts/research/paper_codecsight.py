@@ -7,18 +7,17 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import decoder, vision
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.codec import PruneParams, Pruner
+from openvrex.golden.inputs.video import Frame, Window
+from openvrex.golden.policies import codecsight
+from openvrex.golden.policies.codecsight import SYSTEMS, Prefilled, Server
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.codec_pruning import PROMPT, PRUNING, QUERY, distance, remembered
+from openvrex.scripts.research.paper_figure import Drawn, Row
 from rich.progress import Progress
-
-from golden.function_params import check
-from golden.inputs import decoder, vision
-from golden.inputs import video as video_in
-from golden.inputs.codec import PruneParams, Pruner
-from golden.inputs.video import Frame, Window
-from golden.policies import codecsight
-from golden.policies.codecsight import SYSTEMS, Prefilled, Server
-from scripts.quantity import Column
-from scripts.research.codec_pruning import PROMPT, PRUNING, QUERY, distance, remembered
-from scripts.research.paper_figure import Drawn, Row
 
 TAU, GOP, STRIDE = 0.25, 16, 0.2  # the paper's choice, from which one is varied
 SWEEPS: dict[str, tuple[float, ...]] = {

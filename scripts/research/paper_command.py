@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.atomic_files import replacing, write_atomically
-from golden.function_params import ParamError, check
-from golden.inputs.decoder import MODEL
-from golden.inputs.trace import Trace
-from golden.inputs.video import locate, package_file
-from scripts import console
-from scripts.check.verify_command import FIXTURE
-from scripts.progress import Bar
-from scripts.research import (
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.inputs.decoder import MODEL
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.inputs.video import locate, package_file
+from openvrex.scripts import console
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.research import (
     paper_budgets,
     paper_codecsight,
     paper_keys,
@@ -26,7 +25,7 @@ from scripts.research import (
     paper_selection,
     paper_transmission,
 )
-from scripts.research.paper_figure import Drawn
+from openvrex.scripts.research.paper_figure import Drawn
 
 ON_TRACES: dict[str, Callable[[dict[str, Trace]], Drawn]] = {
     "7a": paper_keys.similarity,

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace, TraceError
-from golden.policies.light_attention import turn_keys
-from golden.retrieval.clustering import hamming
-from golden.retrieval.hashing import Hasher
-from scripts.quantity import Column
-from scripts.research.paper_figure import Drawn, Row
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.policies.light_attention import turn_keys
+from openvrex.golden.retrieval.clustering import hamming
+from openvrex.golden.retrieval.hashing import Hasher
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.paper_figure import Drawn, Row
 
 BITS = (16, 32, 64)
 SAMPLE = 600  # most keys of which all pairs are compared

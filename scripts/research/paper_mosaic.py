@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.inputs.trace import Trace
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.policy import Policy, Step
-from golden.policies.policy_run import TraceRun, blocks, shape_of
-from golden.retrieval.resv import probabilities
-from scripts.quantity import Column
-from scripts.research.paper_figure import Drawn, Row
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
+from openvrex.golden.retrieval.resv import probabilities
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.paper_figure import Drawn, Row
 
 BASE = MosaicParams(prefetch="none")  # prefetch changes when bytes move, and nothing of what is attended
 METHODS = {  # name -> parameters, the paper's accuracy on MLVU and LongVideoBench

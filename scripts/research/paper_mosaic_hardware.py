@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.inputs.trace import Trace
-from golden.policies.blocks import Shape
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.mosaic_clusters import Threshold
-from golden.policies.mosaic_layer import Layer, best
-from golden.policies.policy_run import TraceRun, blocks, shape_of
-from golden.policies.store import runs
-from scripts.quantity import Column
-from scripts.research.paper_figure import Drawn, Row
-from scripts.research.paper_mosaic import BASE
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.policies.mosaic_layer import Layer, best
+from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
+from openvrex.golden.policies.store import runs
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.paper_figure import Drawn, Row
+from openvrex.scripts.research.paper_mosaic import BASE
 
 DRAWN = ("float", "hardware")
 COLUMNS = {

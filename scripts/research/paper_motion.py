@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner, mean_motion, motion_class
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.codec_pruning import PRUNING
+from openvrex.scripts.research.paper_codecsight import GOP, coded
+from openvrex.scripts.research.paper_figure import Drawn, Row
 from rich.progress import Progress
-
-from golden.inputs.codec import Coded, PruneParams, Pruner, mean_motion, motion_class
-from scripts.quantity import Column
-from scripts.research.codec_pruning import PRUNING
-from scripts.research.paper_codecsight import GOP, coded
-from scripts.research.paper_figure import Drawn, Row
 
 QUARTERS = {"first": 25, "median": 50, "third": 75}  # of the frames
 COLUMNS = {

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.inputs.decoder import MODEL
-from golden.inputs.video import package_file
-from golden.policies.policy_run import Record
-from golden.policies.recall_run import Case, play, prepared
-from scripts.quantity import Column
-from scripts.research.kept_runs import Variant, complete, fail_if_any, key
-from scripts.research.paper_figure import Drawn, Row
+from openvrex.golden.inputs.decoder import MODEL
+from openvrex.golden.inputs.video import package_file
+from openvrex.golden.policies.policy_run import Record
+from openvrex.golden.policies.recall_run import Case, play, prepared
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.kept_runs import Variant, complete, fail_if_any, key
+from openvrex.scripts.research.paper_figure import Drawn, Row
 
 VARIANTS = (
     Variant("resv-paper", ()),

@@ -5,19 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from golden.function_params import READINGS, ReSVParams
-from golden.inputs.trace import Trace, TraceError
-from golden.retrieval import wicsum
-from golden.retrieval.hashing import to_int
-from golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
-from hdl.design import load
-from hdl.params import DreParams
-from scripts.quantity import Column
-from scripts.research.paper_figure import Drawn, Row
-from scripts.research.readings_command import frames
-from sim.units.hcu_time import HcuTime
-from sim.units.wtu_time import WtuTime
+from openvrex.golden.function_params import READINGS, ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.retrieval import wicsum
+from openvrex.golden.retrieval.hashing import to_int
+from openvrex.golden.retrieval.resv import ReSV, Retrieved, attend, probabilities
+from openvrex.hdl.design import load
+from openvrex.hdl.params import DreParams
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research.paper_figure import Drawn, Row
+from openvrex.scripts.research.readings_command import frames
+from openvrex.sim.units.hcu_time import HcuTime
+from openvrex.sim.units.wtu_time import WtuTime
 
 PAPER = READINGS["paper"]
 TH_HD = (7, 3)

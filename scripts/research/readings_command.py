@@ -8,16 +8,15 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from openvrex.golden.function_params import RAW_BITS, READINGS, ReSVParams, ScoreFormat
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.retrieval import wicsum
+from openvrex.golden.retrieval.resv import ReSV, attend, probabilities
+from openvrex.golden.retrieval.scores import codes
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
+from openvrex.scripts.quantity import Column
 from rich.table import Table
-
-from golden.function_params import RAW_BITS, READINGS, ReSVParams, ScoreFormat
-from golden.inputs.trace import Trace, TraceError
-from golden.retrieval import wicsum
-from golden.retrieval.resv import ReSV, attend, probabilities
-from golden.retrieval.scores import codes
-from scripts import console
-from scripts.progress import track
-from scripts.quantity import Column
 
 FORMATS = [ScoreFormat(4, 7), ScoreFormat(4, 8), ScoreFormat(4, 10), ScoreFormat(5, 8), ScoreFormat(0, 16)]
 OF_READINGS = {

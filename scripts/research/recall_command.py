@@ -13,17 +13,16 @@ from typing import Annotated
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.recall_tasks import TASKS
+from openvrex.golden.inputs.video import package_file
+from openvrex.golden.policies.recall_run import MODELS, Case, Recalled, recall
+from openvrex.golden.policies.registry import POLICIES
+from openvrex.scripts import console
+from openvrex.scripts.research.kept_runs import Variant, complete, fail_if_any, key, numbers, variants_of
+from openvrex.synth.sweep.database import Row
 from rich.table import Table
-
-from golden.atomic_files import replacing, write_atomically
-from golden.function_params import check
-from golden.inputs.recall_tasks import TASKS
-from golden.inputs.video import package_file
-from golden.policies.recall_run import MODELS, Case, Recalled, recall
-from golden.policies.registry import POLICIES
-from scripts import console
-from scripts.research.kept_runs import Variant, complete, fail_if_any, key, numbers, variants_of
-from synth.sweep.database import Row
 
 Z = 1.96  # of a 95 % interval
 

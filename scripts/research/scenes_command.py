@@ -10,16 +10,15 @@ from typing import Annotated
 import numpy as np
 import typer
 from matplotlib.figure import Figure
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.inputs import decoder, scenes, video, vision
+from openvrex.golden.policies.registry import POLICIES
+from openvrex.golden.policies.scene_run import Answer, SceneCase, ask, drawn, far_frames
+from openvrex.scripts import console
+from openvrex.scripts.pages.scene_picture import picture
+from openvrex.scripts.research.kept_runs import Variant, complete, fail_if_any, key, variants_of
+from openvrex.synth.sweep.database import Row
 from rich.table import Table
-
-from golden.atomic_files import replacing, write_atomically
-from golden.inputs import decoder, scenes, video, vision
-from golden.policies.registry import POLICIES
-from golden.policies.scene_run import Answer, SceneCase, ask, drawn, far_frames
-from scripts import console
-from scripts.pages.scene_picture import picture
-from scripts.research.kept_runs import Variant, complete, fail_if_any, key, variants_of
-from synth.sweep.database import Row
 
 DEFAULT = scenes.Scenes()
 Z = 1.96  # of a 95 % interval

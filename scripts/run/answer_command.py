@@ -11,23 +11,22 @@ from typing import Annotated
 
 import numpy as np
 import typer
-
-from golden.atomic_files import write_atomically
-from golden.inputs import video as video_in
-from golden.inputs.decoder import N_LAYERS, Decoder
-from golden.program.model_host import ModelHost
-from hdl.emit import emit
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
-from scripts.run.play_passes import again, differences, end, play, tell_repeated
-from tb.library import stage_log
-from tb.library.core_simulator import CoreSimulator
-from tb.library.decoder_model import TOKENS, core, decoder_host
-from tb.library.model_stream import ModelStream
-from tb.library.video_question import VideoQuestion, answer
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.program.model_host import ModelHost
+from openvrex.hdl.emit import emit
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
+from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
+from openvrex.tb.library import stage_log
+from openvrex.tb.library.core_simulator import CoreSimulator
+from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host
+from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.video_question import VideoQuestion, answer
 
 RESULT, FOLDER = "answer.json", "passes"  # in the folder
 WORKERS = 2
@@ -67,8 +66,8 @@ def command(
     numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine, alone
-    from synth.sweep.dask_run import cluster
+    from openvrex.scripts.run.pass_engine import PassEngine, alone
+    from openvrex.synth.sweep.dask_run import cluster
 
     repeat = again(first, last, waves)
     asked = VideoQuestion(video, frames, tokens, fps, prompt, question, gop)

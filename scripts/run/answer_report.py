@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from hdl.params import CLOCK
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from tb.library.core_simulator import LATENCY
+from openvrex.hdl.params import CLOCK
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.tb.library.core_simulator import LATENCY
 
 PASS_NOTE = (
     "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "

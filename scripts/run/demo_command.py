@@ -9,28 +9,27 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from openvrex.golden.inputs import vision
+from openvrex.golden.inputs.scenes import Scenes
+from openvrex.golden.inputs.trace import record
+from openvrex.golden.policies.registry import entry, override
+from openvrex.golden.policies.scene_run import SceneCase, ask
+from openvrex.hdl.emit import emit, params_of
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.research.figures_command import COLUMNS, measure, verdict
+from openvrex.scripts.research.scenes_command import draw
+from openvrex.scripts.run import engines
+from openvrex.scripts.run.trace_command import layer_numbers
+from openvrex.scripts.simulate.dre_command import GROUPS
+from openvrex.scripts.simulate.dre_command import measure as measure_cycles
+from openvrex.synth import flow, technology
+from openvrex.tb.library.runner import BenchError
+from openvrex.tb.library.trace_check import tables, verify
 from rich.markup import escape
 from rich.progress import BarColumn, TimeElapsedColumn
-
-from golden.inputs import vision
-from golden.inputs.scenes import Scenes
-from golden.inputs.trace import record
-from golden.policies.registry import entry, override
-from golden.policies.scene_run import SceneCase, ask
-from hdl.emit import emit, params_of
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.research.figures_command import COLUMNS, measure, verdict
-from scripts.research.scenes_command import draw
-from scripts.run import engines
-from scripts.run.trace_command import layer_numbers
-from scripts.simulate.dre_command import GROUPS
-from scripts.simulate.dre_command import measure as measure_cycles
-from synth import flow, technology
-from tb.library.runner import BenchError
-from tb.library.trace_check import tables, verify
 
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
 NODE = 14  # nm, the paper's

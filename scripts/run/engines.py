@@ -1,14 +1,13 @@
 """DPE and VPE on a trace: their utilisation by the time views, and the errors of the dot product."""
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.function_params import DotFormat
-from golden.inputs.trace import Trace
-from golden.program import vector_programs as programs
-from hdl.params import CoreParams
-from sim.units.dpe_time import DpeTime
-from sim.units.vpe_time import VpeTime
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.function_params import DotFormat
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.program import vector_programs as programs
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.dpe_time import DpeTime
+from openvrex.sim.units.vpe_time import VpeTime
 
 WINDOWS = (16, 24, 32)
 

@@ -9,22 +9,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from golden.policies.mosaic_host import ALLOWED
-from golden.policies.registry import Entry, entry, override
-from golden.policies.stream_runs import Options
-from hdl.emit import emit
-from hdl.params import CoreParams
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.run.play_passes import Again, differences, end, play, tell_repeated
-from scripts.run.window_run import made
-from tb.library.core_simulator import LATENCY, CoreSimulator
-from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
-from tb.library.window_stream import Reference
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.mosaic_host import ALLOWED
+from openvrex.golden.policies.registry import Entry, entry, override
+from openvrex.golden.policies.stream_runs import Options
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import CoreParams
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.run.play_passes import Again, differences, end, play, tell_repeated
+from openvrex.scripts.run.window_run import made
+from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
+from openvrex.tb.library.window_stream import Reference
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
@@ -88,7 +88,7 @@ def run(
     json: bool,
 ) -> None:
     """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from scripts.run.pass_engine import PassEngine, alone
+    from openvrex.scripts.run.pass_engine import PassEngine, alone
 
     started, found, o = time.perf_counter(), asked.entry(p), asked.options
     with ExitStack() as stack:

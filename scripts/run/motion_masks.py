@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.codec import Coded, PruneParams
-from golden.inputs.codec_mask import Command, commands
-from golden.policies.codecsight_policy import CodecSightParams
-from golden.policies.stream_runs import Segment
-from hdl.emit import emit
-from hdl.params import MaskParams
-from sim.units.motion_mask_time import MotionMaskTime
-from tb.checks.motion_mask_checks import episode, listing, run
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import Coded, PruneParams
+from openvrex.golden.inputs.codec_mask import Command, commands
+from openvrex.golden.policies.codecsight_policy import CodecSightParams
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import MaskParams
+from openvrex.sim.units.motion_mask_time import MotionMaskTime
+from openvrex.tb.checks.motion_mask_checks import episode, listing, run
 
 
 @dataclass(frozen=True)

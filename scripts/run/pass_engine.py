@@ -17,18 +17,17 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, as_completed
-
-from golden.atomic_files import replacing, write_atomically
-from golden.function_params import ParamError, check
-from synth.sweep import point_costs
-from synth.sweep.dask_run import ClusterError
-from tb.library.core_simulator import LATENCY, CoreSimulator
-from tb.library.pass_files import PassFiles, Played
-from tb.library.pass_player import Core, Player
-from tb.library.pass_stream import PassStream
-from tb.library.pass_time import PassTime
-from tb.library.runner import BenchError
-from tb.library.waveforms import Traced, keep, suffix
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.function_params import ParamError, check
+from openvrex.synth.sweep import point_costs
+from openvrex.synth.sweep.dask_run import ClusterError
+from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.tb.library.pass_files import PassFiles, Played
+from openvrex.tb.library.pass_player import Core, Player
+from openvrex.tb.library.pass_stream import PassStream
+from openvrex.tb.library.pass_time import PassTime
+from openvrex.tb.library.runner import BenchError
+from openvrex.tb.library.waveforms import Traced, keep, suffix
 
 RECORDS, KEY = "passes.jsonl", "key"
 

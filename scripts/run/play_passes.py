@@ -4,17 +4,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.tb.library.runner import BenchError
 from rich.markup import escape
 from rich.progress import Progress
 
-from golden.function_params import check
-from scripts import console
-from tb.library.runner import BenchError
-
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
-
-    from scripts.run.pass_engine import PassEngine
+    from openvrex.scripts.run.pass_engine import PassEngine
 
 Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to leave waveforms
 

@@ -4,11 +4,10 @@ import inspect
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from openvrex.golden.function_params import described
+from openvrex.golden.policies.registry import POLICIES
+from openvrex.scripts import console
 from rich.table import Table
-
-from golden.function_params import described
-from golden.policies.registry import POLICIES
-from scripts import console
 
 
 def show(json: bool) -> None:

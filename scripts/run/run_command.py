@@ -14,24 +14,23 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-
-from golden.atomic_files import replacing, write_atomically
-from golden.function_params import ParamError, check
-from golden.inputs import video as video_in
-from golden.inputs.trace import Trace, TraceError
-from golden.policies.stream_runs import Options
-from golden.policies.window_decisions import WINDOWED, windowed
-from hdl.emit import emit
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.run import mosaic_run, window_run
-from scripts.run.play_passes import again, differences, end, play, tell_repeated
-from tb.library.core_simulator import LATENCY, CoreSimulator
-from tb.library.decoder_layers import DecoderLayers
-from tb.library.stage_log import Span, Unit, spans
-from tb.library.window_stream import TOKENS
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.policies.stream_runs import Options
+from openvrex.golden.policies.window_decisions import WINDOWED, windowed
+from openvrex.hdl.emit import emit
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.run import mosaic_run, window_run
+from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
+from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.tb.library.decoder_layers import DecoderLayers
+from openvrex.tb.library.stage_log import Span, Unit, spans
+from openvrex.tb.library.window_stream import TOKENS
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
@@ -117,8 +116,8 @@ def command(
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
-    from scripts.run.pass_engine import PassEngine, alone
-    from synth.sweep.dask_run import cluster
+    from openvrex.scripts.run.pass_engine import PassEngine, alone
+    from openvrex.synth.sweep.dask_run import cluster
 
     _check_used(ctx, policy)
     repeat = again(first, last, waves)

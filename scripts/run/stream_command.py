@@ -13,18 +13,17 @@ import matplotlib
 import numpy as np
 import typer
 from matplotlib.figure import Figure
-
-from golden.atomic_files import replacing
-from golden.function_params import ParamError, check
-from golden.inputs import video as video_in
-from golden.inputs.codec import motion_class
-from golden.policies.registry import ALL, POLICIES, Entry, entry, override
-from golden.policies.run_figures import clusters, ratios, series, summary, unions
-from golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
-from scripts import console
-from scripts.progress import Bar
-from scripts.research import codec_pruning
-from scripts.run import policy_comparison, policy_list
+from openvrex.golden.atomic_files import replacing
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.codec import motion_class
+from openvrex.golden.policies.registry import ALL, POLICIES, Entry, entry, override
+from openvrex.golden.policies.run_figures import clusters, ratios, series, summary, unions
+from openvrex.golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.research import codec_pruning
+from openvrex.scripts.run import policy_comparison, policy_list
 
 TEACHER = "full"
 PANELS = {  # the plots of stream.svg: title, scale

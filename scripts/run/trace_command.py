@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import hugging_face
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.trace import STAGES, Trace, record
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
 from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
-
-from golden.function_params import ParamError
-from golden.inputs import hugging_face
-from golden.inputs import video as video_in
-from golden.inputs.trace import STAGES, Trace, record
-from scripts import console
-from scripts.progress import Bar
 
 
 def command(

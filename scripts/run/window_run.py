@@ -10,24 +10,24 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from golden.atomic_files import write_atomically
-from golden.function_params import check
-from golden.inputs.decoder import N_LAYERS
-from golden.policies.codecsight_policy import CodecSightParams
-from golden.policies.registry import Entry, override
-from golden.policies.registry import entry as entry_of
-from golden.policies.stream_runs import DecoderStream, Options
-from golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
-from hdl.emit import emit
-from hdl.params import CoreParams, SystemParams
-from scripts import console
-from scripts.pages import html_page
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.run.motion_masks import masks
-from scripts.run.play_passes import Again, differences, end, play, tell_repeated
-from tb.library.core_simulator import LATENCY, CoreSimulator
-from tb.library.window_stream import Reference, WindowStream
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import N_LAYERS
+from openvrex.golden.policies.codecsight_policy import CodecSightParams
+from openvrex.golden.policies.registry import Entry, override
+from openvrex.golden.policies.registry import entry as entry_of
+from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import CoreParams, SystemParams
+from openvrex.scripts import console
+from openvrex.scripts.pages import html_page
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.run.motion_masks import masks
+from openvrex.scripts.run.play_passes import Again, differences, end, play, tell_repeated
+from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.tb.library.window_stream import Reference, WindowStream
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
@@ -101,7 +101,7 @@ def run(
 
     named : preset and parameters, for the record
     """
-    from scripts.run.pass_engine import PassEngine, alone
+    from openvrex.scripts.run.pass_engine import PassEngine, alone
 
     p = system.core
     started, entry, o = time.perf_counter(), asked.entry(p), asked.options

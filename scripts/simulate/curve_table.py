@@ -1,9 +1,8 @@
 """Curves of the simulator as tables, or as JSON."""
 
+from openvrex.scripts import console
+from openvrex.sim.system.memory_curves import Curve
 from rich.table import Table
-
-from scripts import console
-from sim.system.memory_curves import Curve
 
 
 def show(curves: list[Curve], as_json: bool) -> None:

@@ -9,18 +9,17 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.params import DreParams
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
+from openvrex.scripts.quantity import Column
+from openvrex.sim.units.hcu_time import HcuTime
+from openvrex.sim.units.wtu_time import WtuTime
+from openvrex.tb.library.trace_check import Table as HcTable
+from openvrex.tb.library.trace_check import scenario, tables
 from rich.table import Table
-
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace
-from hdl.params import DreParams
-from scripts import console
-from scripts.progress import track
-from scripts.quantity import Column
-from sim.units.hcu_time import HcuTime
-from sim.units.wtu_time import WtuTime
-from tb.library.trace_check import Table as HcTable
-from tb.library.trace_check import scenario, tables
 
 
 def over_bound(title: str) -> Column:

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-
-from scripts import console
-from scripts.simulate import curve_table, system_options
-from sim.evaluation.paper_limits import BATCHES, engines
+from openvrex.scripts import console
+from openvrex.scripts.simulate import curve_table, system_options
+from openvrex.sim.evaluation.paper_limits import BATCHES, engines
 
 
 def command(

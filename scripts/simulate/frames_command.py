@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-
-from scripts import console
-from scripts.simulate import curve_table, system_options
-from sim.evaluation.frame_times import CACHES, frames
+from openvrex.scripts import console
+from openvrex.scripts.simulate import curve_table, system_options
+from openvrex.sim.evaluation.frame_times import CACHES, frames
 
 
 def command(

@@ -7,20 +7,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.hdl.params import SystemParams
+from openvrex.scripts import console
+from openvrex.scripts.simulate import system_options, window_options
+from openvrex.scripts.simulate.window_options import ON_CORE
+from openvrex.sim.evaluation.core_policies import MOSAIC, RESV
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_share import MosaicShare
+from openvrex.sim.system.share_cycles import UNITS, CoreShare
+from openvrex.sim.system.window_demand import WindowDemand, demand
+from openvrex.sim.system.window_share import WindowShare
+from openvrex.sim.system.workload import Decoder, Selection
 from rich.table import Table
-
-from golden.function_params import check
-from hdl.params import SystemParams
-from scripts import console
-from scripts.simulate import system_options, window_options
-from scripts.simulate.window_options import ON_CORE
-from sim.evaluation.core_policies import MOSAIC, RESV
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_share import MosaicShare
-from sim.system.share_cycles import UNITS, CoreShare
-from sim.system.window_demand import WindowDemand, demand
-from sim.system.window_share import WindowShare
-from sim.system.workload import Decoder, Selection
 
 LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
 NOTE = (

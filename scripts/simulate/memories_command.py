@@ -1,8 +1,8 @@
 """`vrex simulate memories`: efficiency of DRAM, PCIe and SSD."""
 
-from scripts import console
-from scripts.simulate import curve_table
-from sim.system.memory_curves import all_curves
+from openvrex.scripts import console
+from openvrex.scripts.simulate import curve_table
+from openvrex.sim.system.memory_curves import all_curves
 
 
 def command(json: console.Json = False) -> None:

@@ -4,22 +4,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.window_decisions import WINDOWED
+from openvrex.scripts import console
+from openvrex.scripts.simulate import system_options, window_options
+from openvrex.sim.evaluation.core_policies import MOSAIC
+from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.passes import lacks, remarks, selected, simulate
+from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
+from openvrex.sim.system.timeline import Pass
+from openvrex.sim.system.window_demand import demand
+from openvrex.sim.system.window_pass import WindowPass
+from openvrex.sim.system.workload import MODELS
 from rich.table import Table
-
-from golden.function_params import check
-from golden.policies.window_decisions import WINDOWED
-from scripts import console
-from scripts.simulate import system_options, window_options
-from sim.evaluation.core_policies import MOSAIC
-from sim.system.device_memory import arrays
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_pass import MosaicPass
-from sim.system.passes import lacks, remarks, selected, simulate
-from sim.system.platforms import PLATFORMS, Vrex, platform
-from sim.system.timeline import Pass
-from sim.system.window_demand import demand
-from sim.system.window_pass import WindowPass
-from sim.system.workload import MODELS
 
 MODEL = next(iter(MODELS))
 POLICIES = (*system_options.POLICIES, *WINDOWED, MOSAIC)
@@ -85,7 +84,7 @@ def command(
         notes = remarks(target, point, chosen)
         held = arrays(target, point, selected(point, chosen))
     if output:
-        from sim.evaluation.paper_plots import timeline
+        from openvrex.sim.evaluation.paper_plots import timeline
 
         for path in timeline(target, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)

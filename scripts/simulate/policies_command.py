@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from scripts import console
-from scripts.simulate import curve_table, system_options, window_options
-from scripts.simulate.window_options import ON_CORE
-from sim.evaluation import core_policies
-from sim.evaluation.core_policies import compare, curve
-from sim.evaluation.other_policies import CACHES, PROFILES, Profile, policies, profile
-from sim.system.workload import MODELS
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.simulate import curve_table, system_options, window_options
+from openvrex.scripts.simulate.window_options import ON_CORE
+from openvrex.sim.evaluation import core_policies
+from openvrex.sim.evaluation.core_policies import compare, curve
+from openvrex.sim.evaluation.other_policies import CACHES, PROFILES, Profile, policies, profile
+from openvrex.sim.system.workload import MODELS
 
 MODEL = next(iter(MODELS))
 

@@ -2,14 +2,13 @@
 
 from dataclasses import asdict, dataclass
 
+from openvrex.scripts import console
+from openvrex.scripts.progress import track
+from openvrex.scripts.simulate import system_options
+from openvrex.scripts.simulate.layer_command import USED, full_tables, played, title
+from openvrex.sim.system.share_cycles import CoreShare
+from openvrex.sim.system.workload import Decoder
 from rich.table import Table
-
-from scripts import console
-from scripts.progress import track
-from scripts.simulate import system_options
-from scripts.simulate.layer_command import USED, full_tables, played, title
-from sim.system.share_cycles import CoreShare
-from sim.system.workload import Decoder
 
 NOTE = (
     "clustering: hash bits, clusters and places. rank: queries times Key_cluster. codes: score codes and the choice. "

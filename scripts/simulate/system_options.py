@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-
-from golden.function_params import ParamError, check
-from golden.text_files import read_text
-from hdl.params import CoreParams
-from sim.system.passes import NOT_SELECTING, selected
-from sim.system.platforms import PLATFORMS, Vrex, platform
-from sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
-from sim.system.timeline import Point
-from sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.text_files import read_text
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.system.passes import NOT_SELECTING, selected
+from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
+from openvrex.sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii
 
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")

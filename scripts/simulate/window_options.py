@@ -7,13 +7,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from golden.inputs import video as video_in
-from golden.policies.registry import Entry, entry, override
-from golden.policies.window_decisions import WINDOWED, windowed
-from sim.evaluation.core_policies import MOSAIC, RESV
-from sim.system.workload import MODELS, Decoder
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import video as video_in
+from openvrex.golden.policies.registry import Entry, entry, override
+from openvrex.golden.policies.window_decisions import WINDOWED, windowed
+from openvrex.sim.evaluation.core_policies import MOSAIC, RESV
+from openvrex.sim.system.workload import MODELS, Decoder
 
 ON_CORE = (RESV, MOSAIC, *WINDOWED)  # policies that a core can run
 MOTION = ("codecsight",)  # policies that look at the video's motion

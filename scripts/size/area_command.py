@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.atomic_files import write_atomically
-from scripts import console
-from scripts.size import mapped_units
-from scripts.size.mapped_units import print_table
-from synth import flow
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.scripts import console
+from openvrex.scripts.size import mapped_units
+from openvrex.scripts.size.mapped_units import print_table
+from openvrex.synth import flow
 
 
 def command(

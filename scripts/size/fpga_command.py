@@ -3,14 +3,13 @@
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from hdl import emit
-from scripts import console
-from scripts.progress import Bar
-from scripts.size.mapped_units import print_table, units_of
-from synth import emission, flow, fpga, table3
-from synth.liberty import SynthError
+from openvrex.golden.function_params import check
+from openvrex.hdl import emit
+from openvrex.scripts import console
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.size.mapped_units import print_table, units_of
+from openvrex.synth import emission, flow, fpga, table3
+from openvrex.synth.liberty import SynthError
 
 
 def command(

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.function_params import check
-from scripts import console
-from scripts.quantity import number
-from scripts.size import mapped_units
-from scripts.size.mapped_units import Mapped, print_table
-from synth import agreement, flow
+from openvrex.golden.function_params import check
+from openvrex.scripts import console
+from openvrex.scripts.quantity import number
+from openvrex.scripts.size import mapped_units
+from openvrex.scripts.size.mapped_units import Mapped, print_table
+from openvrex.synth import agreement, flow
 
 
 def command(

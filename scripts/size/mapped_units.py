@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from openvrex.golden.function_params import ParamError, check
+from openvrex.hdl import emit
+from openvrex.hdl.params import SystemParams
+from openvrex.scripts import console
+from openvrex.scripts.progress import Step
+from openvrex.synth import flow, table3
+from openvrex.synth.liberty import SynthError
 from rich.table import Table
-
-from golden.function_params import ParamError, check
-from hdl import emit
-from hdl.params import SystemParams
-from scripts import console
-from scripts.progress import Step
-from synth import flow, table3
-from synth.liberty import SynthError
 
 CORE = "core"  # its units side by side
 

@@ -3,23 +3,22 @@
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import UNITS, Emitted, params_of
+from openvrex.hdl.params import CLOCK, SystemParams
+from openvrex.hdl.retrieval.dre import Dre
+from openvrex.scripts import console
+from openvrex.scripts.progress import Step
+from openvrex.scripts.size import mapped_units
+from openvrex.synth import flow, recorded
+from openvrex.synth.emission import emitted
+from openvrex.synth.power import Power
+from openvrex.synth.technology import node as known_node
+from openvrex.tb.library.runner import ROOT, BenchError
+from openvrex.tb.library.trace_check import products, vectors, verify
 from rich.markup import escape
 from rich.table import Table
-
-from golden.function_params import ReSVParams, check
-from golden.inputs.trace import Trace
-from hdl.emit import UNITS, Emitted, params_of
-from hdl.params import CLOCK, SystemParams
-from hdl.retrieval.dre import Dre
-from scripts import console
-from scripts.progress import Step
-from scripts.size import mapped_units
-from synth import flow, recorded
-from synth.emission import emitted
-from synth.power import Power
-from synth.technology import node as known_node
-from tb.library.runner import ROOT, BenchError
-from tb.library.trace_check import products, vectors, verify
 
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 

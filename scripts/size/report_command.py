@@ -9,28 +9,27 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import UNITS, Emitted, params_of
+from openvrex.hdl.params import SystemParams, flat
+from openvrex.scripts import console
+from openvrex.scripts.check.plan_table import TESTS
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.pages import block_diagram, html_page, waveform
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.quantity import number
+from openvrex.scripts.research.evaluate_command import load as evaluation_of
+from openvrex.scripts.run.run_command import load as layers_of
+from openvrex.synth import flow, table3
+from openvrex.synth.emission import emitted
+from openvrex.synth.sweep import pareto_front
+from openvrex.synth.sweep.database import Row as Result
+from openvrex.synth.sweep.point_costs import OBJECTIVES
+from openvrex.synth.table3 import DRE, SYSTEMS, Row
+from openvrex.tb.library.runner import BenchError
+from openvrex.tb.library.trace_check import Outcome, verify_unit
 from rich.markup import escape
-
-from golden.inputs.trace import Trace
-from hdl.emit import UNITS, Emitted, params_of
-from hdl.params import SystemParams, flat
-from scripts import console
-from scripts.check.plan_table import TESTS
-from scripts.check.verify_command import FIXTURE
-from scripts.pages import block_diagram, html_page, waveform
-from scripts.pages.html_page import Section
-from scripts.progress import Bar
-from scripts.quantity import number
-from scripts.research.evaluate_command import load as evaluation_of
-from scripts.run.run_command import load as layers_of
-from synth import flow, table3
-from synth.emission import emitted
-from synth.sweep import pareto_front
-from synth.sweep.database import Row as Result
-from synth.sweep.point_costs import OBJECTIVES
-from synth.table3 import DRE, SYSTEMS, Row
-from tb.library.runner import BenchError
-from tb.library.trace_check import Outcome, verify_unit
 
 STALLS = {"idle": 0.1, "stall": 0.2}  # so that the waveforms show waiting beats
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from openvrex.golden.function_params import ParamError, check
+from openvrex.scripts import console
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.progress import Bar
+from openvrex.scripts.size import mapped_units
+from openvrex.synth.sweep import point_costs, points
+from openvrex.synth.sweep.database import Database, Row
+from openvrex.synth.sweep.point_costs import OBJECTIVES, Settings
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
-
-from golden.function_params import ParamError, check
-from scripts import console
-from scripts.check.verify_command import FIXTURE
-from scripts.progress import Bar
-from scripts.size import mapped_units
-from synth.sweep import point_costs, points
-from synth.sweep.database import Database, Row
-from synth.sweep.point_costs import OBJECTIVES, Settings
 
 LONG = FIXTURE.with_name("bikes_long.safetensors")  # fills a table of 1,024 clusters at Th_hd 3
 SOME = 10_000  # a search first looks for a valid design among this many points of the grid
@@ -70,10 +69,10 @@ def command(
     The designs are a grid, a list or a search. Run the same command again to resume.
     """
     # Dask and Matplotlib take half a second to import; no other command should wait for them.
-    from synth.sweep import effects, pareto_front
-    from synth.sweep.dask_run import Sweep, cluster
-    from synth.sweep.search import BATCH
-    from synth.sweep.search import search as searched
+    from openvrex.synth.sweep import effects, pareto_front
+    from openvrex.synth.sweep.dask_run import Sweep, cluster
+    from openvrex.synth.sweep.search import BATCH
+    from openvrex.synth.sweep.search import search as searched
 
     with ExitStack() as stack:
         objectives = tuple(dict.fromkeys(objective.split(",")))

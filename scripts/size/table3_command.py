@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from golden.function_params import ParamError, check
-from golden.text_files import read_text
-from scripts import console
-from scripts.size import mapped_units
-from scripts.size.mapped_units import print_table
-from synth import flow, table3
-from synth.technology import NODES, Estimate
+from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.text_files import read_text
+from openvrex.scripts import console
+from openvrex.scripts.size import mapped_units
+from openvrex.scripts.size.mapped_units import print_table
+from openvrex.synth import flow, table3
+from openvrex.synth.technology import NODES, Estimate
 
 
 def command(

@@ -5,13 +5,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-
-from hdl import emit
-from scripts import console
-from scripts.size import mapped_units
-from scripts.size.mapped_units import Mapped, print_table
-from synth import emission, flow, opensta
-from synth.liberty import SynthError
+from openvrex.hdl import emit
+from openvrex.scripts import console
+from openvrex.scripts.size import mapped_units
+from openvrex.scripts.size.mapped_units import Mapped, print_table
+from openvrex.synth import emission, flow, opensta
+from openvrex.synth.liberty import SynthError
 
 
 def command(

@@ -7,19 +7,19 @@ its own (`sim.system.accelerator`), with the same encoder, vocabulary, gap, barr
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from golden.function_params import ParamError
-from golden.inputs.codec import Coded
-from golden.policies.registry import Entry
-from sim.system.device_memory import arrays
-from sim.system.memory_curves import Curve
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_pass import MosaicPass
-from sim.system.passes import lacks, legend, mark, simulate
-from sim.system.platforms import Vrex
-from sim.system.timeline import Pass, Point
-from sim.system.window_demand import demand
-from sim.system.window_pass import WindowPass
-from sim.system.workload import Decoder, Selection
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.codec import Coded
+from openvrex.golden.policies.registry import Entry
+from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.memory_curves import Curve
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.passes import lacks, legend, mark, simulate
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import Pass, Point
+from openvrex.sim.system.window_demand import demand
+from openvrex.sim.system.window_pass import WindowPass
+from openvrex.sim.system.workload import Decoder, Selection
 
 RESV, MOSAIC = "resv", "mosaic"
 CACHES = (1024, 4096, 10240, 40960)

@@ -5,12 +5,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
-
-from sim.evaluation.other_policies import PROFILES, Profile, point, run, shares
-from sim.system.passes import lacks
-from sim.system.platforms import Vrex, platform
-from sim.system.timeline import Pass
-from sim.system.workload import Session
+from openvrex.sim.evaluation.other_policies import PROFILES, Profile, point, run, shares
+from openvrex.sim.system.passes import lacks
+from openvrex.sim.system.platforms import Vrex, platform
+from openvrex.sim.system.timeline import Pass
+from openvrex.sim.system.workload import Session
 
 PLATFORMS = ("edge", "server")
 SAMPLES = 12  # simulated passes in each decade of the cache's length; between them we interpolate linearly

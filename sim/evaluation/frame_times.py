@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from golden.function_params import ParamError
-from sim.system.accelerator import run
-from sim.system.device_memory import arrays
-from sim.system.layer_share import Layer, at_home
-from sim.system.memory_curves import Curve
-from sim.system.passes import lacks, legend, mark, selected
-from sim.system.platforms import Vrex
-from sim.system.timeline import DRE, Pass, Point
-from sim.system.workload import Selection
+from openvrex.golden.function_params import ParamError
+from openvrex.sim.system.accelerator import run
+from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.layer_share import Layer, at_home
+from openvrex.sim.system.memory_curves import Curve
+from openvrex.sim.system.passes import lacks, legend, mark, selected
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import DRE, Pass, Point
+from openvrex.sim.system.workload import Selection
 
 CACHES = (1024, 10240, 40960, 102400, 1 << 20)
 ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")

@@ -16,22 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from golden.inputs.codec_mask import Command
-from golden.policies.block_allocator import BlockPool
-from golden.policies.hybrid import Client, HybridParams
-from golden.policies.mosaic import MosaicParams
-from golden.policies.state_space import StateSpaceParams, branch_macs
-from golden.policies.window_decisions import windowed
-from hdl.params import CLOCK, MaskParams, preset
-from sim.evaluation.paper_points import RESTATED, TABLE_II, Claims, Number
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_pass import MosaicPass
-from sim.system.platforms import A100, PAPER_EDGE
-from sim.system.timeline import Point
-from sim.system.window_demand import PROMPT, BlockDemand, WindowDemand, demand
-from sim.system.window_pass import WindowPass
-from sim.system.workload import Decoder, Session, Vision
-from sim.units.motion_mask_time import MotionMaskTime
+from openvrex.golden.inputs.codec_mask import Command
+from openvrex.golden.policies.block_allocator import BlockPool
+from openvrex.golden.policies.hybrid import Client, HybridParams
+from openvrex.golden.policies.mosaic import MosaicParams
+from openvrex.golden.policies.state_space import StateSpaceParams, branch_macs
+from openvrex.golden.policies.window_decisions import windowed
+from openvrex.hdl.params import CLOCK, MaskParams, preset
+from openvrex.sim.evaluation.paper_points import RESTATED, TABLE_II, Claims, Number
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.platforms import A100, PAPER_EDGE
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.window_demand import PROMPT, BlockDemand, WindowDemand, demand
+from openvrex.sim.system.window_pass import WindowPass
+from openvrex.sim.system.workload import Decoder, Session, Vision
+from openvrex.sim.units.motion_mask_time import MotionMaskTime
 
 STATED = TABLE_II  # the selection whose demand is the paper's own
 CACHE = 10240  # tokens in the cache where a row of ours runs on V-Rex8

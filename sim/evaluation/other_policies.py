@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from golden.policies.state_space import StateSpaceParams
-from sim.system.memory_curves import Curve
-from sim.system.passes import lacks, legend, mark, simulate
-from sim.system.platforms import Vrex
-from sim.system.selection import recorded as record_of
-from sim.system.selection import records
-from sim.system.timeline import Pass, Point
-from sim.system.workload import CLUSTER_TOKENS, Selection, Session, constant
+from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.sim.system.memory_curves import Curve
+from openvrex.sim.system.passes import lacks, legend, mark, simulate
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.selection import recorded as record_of
+from openvrex.sim.system.selection import records
+from openvrex.sim.system.timeline import Pass, Point
+from openvrex.sim.system.workload import CLUSTER_TOKENS, Selection, Session, constant
 
 CACHES = (10240, 40960, 131072)
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.system.memory_curves import Curve
-from sim.system.passes import lacks, legend, mark, simulate
-from sim.system.pcie import LINKS
-from sim.system.platforms import EDGE, SERVER, Vrex
-from sim.system.ssd import Ssd
-from sim.system.timeline import Pass, Point
-from sim.system.workload import Selection
+from openvrex.sim.system.memory_curves import Curve
+from openvrex.sim.system.passes import lacks, legend, mark, simulate
+from openvrex.sim.system.pcie import LINKS
+from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
+from openvrex.sim.system.ssd import Ssd
+from openvrex.sim.system.timeline import Pass, Point
+from openvrex.sim.system.workload import Selection
 
 CACHES = (10240, 40960, 131072, 1 << 20)
 

@@ -7,7 +7,7 @@ which `paper_points.judged` makes the verdict.
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.evaluation.paper_points import (
+from openvrex.sim.evaluation.paper_points import (
     CACHES,
     PLATFORMS,
     PREDICTED,
@@ -18,11 +18,11 @@ from sim.evaluation.paper_points import (
     Points,
     budgeted,
 )
-from sim.system import platforms
-from sim.system.passes import simulate
-from sim.system.selection import PUBLISHED
-from sim.system.timeline import Point
-from sim.system.workload import TABLE_II, Decoder, Vision, traced
+from openvrex.sim.system import platforms
+from openvrex.sim.system.passes import simulate
+from openvrex.sim.system.selection import PUBLISHED
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import TABLE_II, Decoder, Vision, traced
 
 EDGE, SERVER = ("edge", "agx"), ("server", "a100")
 SHARE = TABLE_II["resv"][0]

@@ -11,14 +11,13 @@ matplotlib.rcParams["font.size"] = 9
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-
-from golden.atomic_files import replacing  # noqa: E402
-from sim.evaluation.paper_points import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
-from sim.system.passes import simulate  # noqa: E402
-from sim.system.platforms import Gpu, Vrex  # noqa: E402
-from sim.system.selection import PUBLISHED  # noqa: E402
-from sim.system.timeline import Pass, Point  # noqa: E402
-from sim.system.workload import Decoder, Session, Vision, traced  # noqa: E402
+from openvrex.golden.atomic_files import replacing  # noqa: E402
+from openvrex.sim.evaluation.paper_points import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
+from openvrex.sim.system.passes import simulate  # noqa: E402
+from openvrex.sim.system.platforms import Gpu, Vrex  # noqa: E402
+from openvrex.sim.system.selection import PUBLISHED  # noqa: E402
+from openvrex.sim.system.timeline import Pass, Point  # noqa: E402
+from openvrex.sim.system.workload import Decoder, Session, Vision, traced  # noqa: E402
 
 X = [c / 1024 for c in CACHES]  # K tokens
 

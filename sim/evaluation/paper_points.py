@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
-from sim.system import platforms
-from sim.system.passes import simulate
-from sim.system.selection import PUBLISHED
-from sim.system.timeline import DRE, Pass, Point
-from sim.system.workload import Decoder, Session, constant, table_ii, traced
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.sim.system import platforms
+from openvrex.sim.system.passes import simulate
+from openvrex.sim.system.selection import PUBLISHED
+from openvrex.sim.system.timeline import DRE, Pass, Point
+from openvrex.sim.system.workload import Decoder, Session, constant, table_ii, traced
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
 # The paper's machines, which are presets, and its GPUs.

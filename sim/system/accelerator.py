@@ -29,20 +29,19 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 import numpy as np
-
-from golden.policies.state_space import scan_macs
-from hdl.params import CLOCK
-from sim.system import dre_demand, layer_load
-from sim.system.dre_demand import Demand
-from sim.system.layer_load import ATTENTION, Load, most_rows
-from sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, Step, at_home
-from sim.system.pcie import Link
-from sim.system.platforms import HOST, POWER, Vrex
-from sim.system.ssd import Ssd
-from sim.system.timeline import RESIDENT, Pass, Point, Timeline
-from sim.system.workload import Selection
-from sim.units.dpe_time import DpeTime
-from sim.units.retriever_time import copied_entry
+from openvrex.golden.policies.state_space import scan_macs
+from openvrex.hdl.params import CLOCK
+from openvrex.sim.system import dre_demand, layer_load
+from openvrex.sim.system.dre_demand import Demand
+from openvrex.sim.system.layer_load import ATTENTION, Load, most_rows
+from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, Step, at_home
+from openvrex.sim.system.pcie import Link
+from openvrex.sim.system.platforms import HOST, POWER, Vrex
+from openvrex.sim.system.ssd import Ssd
+from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
+from openvrex.sim.system.workload import Selection
+from openvrex.sim.units.dpe_time import DpeTime
+from openvrex.sim.units.retriever_time import copied_entry
 
 # The encoder's attention and elementwise work, which no program computes yet: passes of the VPE over each score
 # (largest; exp and sum; product; conversion), and over each element of hidden layers and normalisations.

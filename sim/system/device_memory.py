@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from golden.program.core_compiler import RetrievalShape
-from golden.program.isa import LxeFormat
-from golden.program.share_plan import SharePlan, shared_space
-from golden.program.shares import Shares
-from golden.program.stage_plan import Stage
-from golden.retrieval.table_layout import Item
-from sim.system.layer_share import Layer, at_home
-from sim.system.platforms import Gpu, Vrex
-from sim.system.timeline import EVERYTHING, RESIDENT, Point
-from sim.system.workload import Selection
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.share_plan import SharePlan, shared_space
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.stage_plan import Stage
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.sim.system.layer_share import Layer, at_home
+from openvrex.sim.system.platforms import Gpu, Vrex
+from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Point
+from openvrex.sim.system.workload import Selection
 
 OF_TABLES = ("hash_weight", "behind", "table", "thresholds")  # arrays that belong to a table
 IN_FLIGHT = 2  # layers whose fetched entries are held where no program of ours fetches them

@@ -16,9 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from sim.system.dram_timings import DramTiming
-from sim.system.served import Served, pieces, requests
+from openvrex.sim.system.dram_timings import DramTiming
+from openvrex.sim.system.served import Served, pieces, requests
 
 QUEUE = 64  # pending accesses among which a channel's controller chooses
 CHUNK = 256  # consecutive bytes in one channel before the next channel follows

@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-
-from golden.retrieval.kvmap import Burst
-from golden.retrieval.table_layout import Item
-from hdl.params import DreParams
-from sim.units.cluster_set_time import Listing
-from sim.units.dre_time import CountRing, DreTime
-from sim.units.hcu_time import JOIN, SWITCH
-from sim.units.kvmu_time import APPEND, KvmuCycles
-from sim.units.table_port_time import TablePortTime
-from sim.units.table_time import Ask, Put, Requests, Taken
-from sim.units.wtu_time import WtuTime
+from openvrex.golden.retrieval.kvmap import Burst
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import DreParams
+from openvrex.sim.units.cluster_set_time import Listing
+from openvrex.sim.units.dre_time import CountRing, DreTime
+from openvrex.sim.units.hcu_time import JOIN, SWITCH
+from openvrex.sim.units.kvmu_time import APPEND, KvmuCycles
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.sim.units.table_time import Ask, Put, Requests, Taken
+from openvrex.sim.units.wtu_time import WtuTime
 
 # Sizes of samples, of which no result is a multiple: rows of scores, clusters of a fetch and how many times as many it
 # may take, clusters of a table.

@@ -5,9 +5,9 @@ next layer while this layer computes, as V-Rex VI-B says of all baselines. With 
 computation, because the paper's latencies grow by the whole time of the transfer.
 """
 
-from sim.system.platforms import Gpu
-from sim.system.timeline import RESIDENT, Pass, Point, Timeline
-from sim.system.workload import Selection
+from openvrex.sim.system.platforms import Gpu
+from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
+from openvrex.sim.system.workload import Selection
 
 
 def run(g: Gpu, p: Point, selection: Selection) -> Pass:

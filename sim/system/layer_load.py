@@ -9,18 +9,17 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.core_compiler import LEVEL, RetrievalShape
-from golden.program.isa import LxeFormat, Opcode, encode
-from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import LayerShape, Register, Team
-from golden.program.share_plan import SharePlan
-from golden.program.shares import Shares
-from hdl.params import CoreParams
-from sim.units.loader_time import cut
-from sim.units.lxe_time import busy
-from sim.units.sequencer_time import trace
+from openvrex.golden.function_params import check
+from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.isa import LxeFormat, Opcode, encode
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.golden.program.layer_memory import LayerShape, Register, Team
+from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.shares import Shares
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.loader_time import cut
+from openvrex.sim.units.lxe_time import busy
+from openvrex.sim.units.sequencer_time import trace
 
 LONGEST = 10_000_000  # steps of a program
 FETCHED = 1 << 16  # most entries of a FETCH

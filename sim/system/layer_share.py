@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
 
-from golden.function_params import check
-from golden.program.core_compiler import RetrievalShape
-from golden.program.layer_memory import LayerShape, Team
-from golden.program.share_plan import LEADERS, OF_TABLES, SharePlan
-from golden.program.shares import Product, Shares
-from hdl.params import SystemParams
-from sim.system import layer_load
-from sim.system.layer_load import ATTENTION, Load, most_rows
-from sim.system.platforms import Vrex
-from sim.system.timeline import RESIDENT, Point
-from sim.system.workload import Decoder, Selection
+from openvrex.golden.function_params import check
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.layer_memory import LayerShape, Team
+from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, SharePlan
+from openvrex.golden.program.shares import Product, Shares
+from openvrex.hdl.params import SystemParams
+from openvrex.sim.system import layer_load
+from openvrex.sim.system.layer_load import ATTENTION, Load, most_rows
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import RESIDENT, Point
+from openvrex.sim.system.workload import Decoder, Selection
 
 COMMON = ("norm1", "qkv", "keys", "entries", "hash", "cluster", "rotary")  # stages of all streams' rows
 GUESS = ("guess_norm", "guess", "guess_rotary")

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from sim.system.dram import Dram
-from sim.system.dram_timings import DEVICES
-from sim.system.pcie import LINKS, transfers
-from sim.system.ssd import Ssd
+from openvrex.sim.system.dram import Dram
+from openvrex.sim.system.dram_timings import DEVICES
+from openvrex.sim.system.pcie import LINKS, transfers
+from openvrex.sim.system.ssd import Ssd
 
 CHUNKS = tuple(64 << i for i in range(11))  # 64 B to 64 KB
 PAYLOADS = (64, 128, 256, 512, 1024, 4096, 16384, 65536)

@@ -7,11 +7,11 @@ figures of a recorded stream. The rest follows from the policy's parameters.
 from dataclasses import dataclass
 from math import ceil
 
-from golden.function_params import check
-from golden.policies.mosaic import MosaicParams
-from golden.policies.mosaic_host import ALLOWED
-from sim.system.window_demand import PROMPT
-from sim.system.workload import Session
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.mosaic import MosaicParams
+from openvrex.golden.policies.mosaic_host import ALLOWED
+from openvrex.sim.system.window_demand import PROMPT
+from openvrex.sim.system.workload import Session
 
 
 @dataclass(frozen=True)

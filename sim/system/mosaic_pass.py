@@ -12,14 +12,13 @@ Encoder, vocabulary and the gap of a layer are those of a pass with retrieval (`
 from functools import cached_property
 
 import numpy as np
-
-from golden.function_params import check
-from hdl.params import CLOCK
-from sim.system.accelerator import encoder, seconds, transfer, vocabulary, watts
-from sim.system.mosaic_demand import MosaicDemand
-from sim.system.mosaic_share import Counts, MosaicShare
-from sim.system.platforms import Vrex
-from sim.system.timeline import Pass, Point, Timeline
+from openvrex.golden.function_params import check
+from openvrex.hdl.params import CLOCK
+from openvrex.sim.system.accelerator import encoder, seconds, transfer, vocabulary, watts
+from openvrex.sim.system.mosaic_demand import MosaicDemand
+from openvrex.sim.system.mosaic_share import Counts, MosaicShare
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import Pass, Point, Timeline
 
 READS = 256  # of the sample that gives the link's rate
 CLUSTERING = ("assign", "split", "create", "offload")  # behind the last layer, for each layer

@@ -14,23 +14,22 @@ from functools import cached_property, lru_cache
 from math import floor
 
 import numpy as np
-
-from golden.function_params import check
-from golden.policies.blocks import Shape
-from golden.policies.mosaic import Mosaic
-from golden.policies.mosaic_core import Core, CoreLayer, Job
-from golden.program.bus_memory import Memory
-from golden.program.cluster_stages import ANSWERS, NUMBER
-from golden.program.isa import Status, encode
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.mosaic_plan import MosaicPlan
-from golden.retrieval.centroids import ROUNDS
-from hdl.params import SystemParams
-from sim.system.mosaic_demand import MosaicDemand
-from sim.system.share_cycles import DEVICE, LONGEST, UNITS, WEIGHTS, work
-from sim.system.workload import Decoder
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.mosaic_core import Core, CoreLayer, Job
+from openvrex.golden.program.bus_memory import Memory
+from openvrex.golden.program.cluster_stages import ANSWERS, NUMBER
+from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.mosaic_plan import MosaicPlan
+from openvrex.golden.retrieval.centroids import ROUNDS
+from openvrex.hdl.params import SystemParams
+from openvrex.sim.system.mosaic_demand import MosaicDemand
+from openvrex.sim.system.share_cycles import DEVICE, LONGEST, UNITS, WEIGHTS, work
+from openvrex.sim.system.workload import Decoder
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
 
 COUNTS = ("cycles", *UNITS, "bytes")
 Counts = dict[str, float]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from sim.system.accelerator import run as run_vrex
-from sim.system.device_memory import arrays
-from sim.system.gpu import run as run_gpu
-from sim.system.layer_share import Layer, at_home
-from sim.system.platforms import Gpu, Vrex
-from sim.system.timeline import EVERYTHING, RESIDENT, Pass, Point
-from sim.system.workload import Selection, constant, table_ii
+from openvrex.sim.system.accelerator import run as run_vrex
+from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.gpu import run as run_gpu
+from openvrex.sim.system.layer_share import Layer, at_home
+from openvrex.sim.system.platforms import Gpu, Vrex
+from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Pass, Point
+from openvrex.sim.system.workload import Selection, constant, table_ii
 
 NOT_SELECTING = (EVERYTHING, *RESIDENT)
 MEANING = "tables are full, so keys join others, and shares are no longer those recorded"

@@ -17,8 +17,7 @@ from math import ceil
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from sim.system.served import Served, pieces, requests
+from openvrex.sim.system.served import Served, pieces, requests
 
 FRAME = 8  # bytes: STP token with the sequence number, LCRC
 REQUEST, COMPLETION = 16, 12  # bytes of the header

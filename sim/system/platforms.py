@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from golden.function_params import check
-from hdl.design import load
-from hdl.params import CLOCK, CoreParams, SystemParams, override, preset
-from sim.system.dram import Dram
-from sim.system.dram_timings import DDR4, HBM2E, LPDDR5
-from sim.system.pcie import GEN3_X4, GEN4_X16, Link
-from sim.system.ssd import Ssd
+from openvrex.golden.function_params import check
+from openvrex.hdl.design import load
+from openvrex.hdl.params import CLOCK, CoreParams, SystemParams, override, preset
+from openvrex.sim.system.dram import Dram
+from openvrex.sim.system.dram_timings import DDR4, HBM2E, LPDDR5
+from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
+from openvrex.sim.system.ssd import Ssd
 
 # Milliwatts of a core's units. "ours": measured with `vrex power`, 14 nm, embedded library, before layout
 # (docs/power.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.

@@ -25,8 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-
-from golden.function_params import check
+from openvrex.golden.function_params import check
 
 FILE = Path(__file__).with_name("selections.json")
 POLICY = "resv"  # the default function

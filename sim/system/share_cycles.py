@@ -13,26 +13,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.core_compiler import LEVEL, ROW, RetrievalShape
-from golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode
-from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.share_plan import OF_TABLES, SharePlan, shared_space
-from golden.program.shares import Shares
-from hdl.params import CoreParams, SystemParams
-from sim.system.workload import CLUSTER_TOKENS
-from sim.units.core_time import CoreTime, Retrieval
-from sim.units.dre_time import DreTime
-from sim.units.hcu_time import SWITCH, Beat
-from sim.units.kvmu_time import APPEND, KvmuCycles
-from sim.units.loader_time import cut
-from sim.units.lxe_time import LxeCycles, LxeTime, busy
-from sim.units.queue_cycles import Waits
-from sim.units.sequencer_time import Step, Trace, trace
-from sim.units.table_port_time import TablePortTime
-from sim.units.wtu_time import Plan, WtuTime
+from openvrex.golden.function_params import check
+from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from openvrex.golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.share_plan import OF_TABLES, SharePlan, shared_space
+from openvrex.golden.program.shares import Shares
+from openvrex.hdl.params import CoreParams, SystemParams
+from openvrex.sim.system.workload import CLUSTER_TOKENS
+from openvrex.sim.units.core_time import CoreTime, Retrieval
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.hcu_time import SWITCH, Beat
+from openvrex.sim.units.kvmu_time import APPEND, KvmuCycles
+from openvrex.sim.units.loader_time import cut
+from openvrex.sim.units.lxe_time import LxeCycles, LxeTime, busy
+from openvrex.sim.units.queue_cycles import Waits
+from openvrex.sim.units.sequencer_time import Step, Trace, trace
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.sim.units.wtu_time import Plan, WtuTime
 
 UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
 BURSTS = {"load": "reads", "store": "writes"}

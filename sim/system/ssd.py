@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from sim.system.pcie import GEN3_X4, Link
-from sim.system.served import Served, pieces, requests
+from openvrex.sim.system.pcie import GEN3_X4, Link
+from openvrex.sim.system.served import Served, pieces, requests
 
 
 @dataclass(frozen=True)

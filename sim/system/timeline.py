@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from golden.policies.state_space import StateSpaceParams, products
-from sim.system.workload import Decoder, Vision
+from openvrex.golden.policies.state_space import StateSpaceParams, products
+from openvrex.sim.system.workload import Decoder, Vision
 
 DRE = ("cluster", "switch", "select", "walk")  # names of the stages of the DRE
 EVERYTHING = "flexgen"  # the policy that fetches the whole cache in each layer

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from golden.function_params import check
-from golden.inputs.codec import Coded
-from golden.policies.blocks import Block, Shape
-from golden.policies.full_streaming_rekv import Full
-from golden.policies.registry import Entry
-from golden.policies.state_space import StateSpaceParams
-from golden.policies.window_decisions import Decider, branch_of, without_branch
-from golden.program.window_slots import Decision, Slots, sizes
-from sim.system.workload import Decoder, Session
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.codec import Coded
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.full_streaming_rekv import Full
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.golden.policies.window_decisions import Decider, branch_of, without_branch
+from openvrex.golden.program.window_slots import Decision, Slots, sizes
+from openvrex.sim.system.workload import Decoder, Session
 
 PROMPT = 16  # tokens of text before the frames
 FRAMES = 32  # frames that are counted, a multiple of the default stride of CodecSight

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from golden.function_params import check
-from hdl.params import CLOCK
-from sim.system.accelerator import branch, encoder, seconds, vocabulary, watts
-from sim.system.layer_load import Load
-from sim.system.layer_share import Step
-from sim.system.platforms import Vrex
-from sim.system.timeline import Pass, Point, Timeline
-from sim.system.window_demand import BlockDemand, WindowDemand
-from sim.system.window_share import TURNING, WindowShare
+from openvrex.golden.function_params import check
+from openvrex.hdl.params import CLOCK
+from openvrex.sim.system.accelerator import branch, encoder, seconds, vocabulary, watts
+from openvrex.sim.system.layer_load import Load
+from openvrex.sim.system.layer_share import Step
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import Pass, Point, Timeline
+from openvrex.sim.system.window_demand import BlockDemand, WindowDemand
+from openvrex.sim.system.window_share import TURNING, WindowShare
 
 # Stages of the programs by the names that a pass with retrieval gives them.
 NAMES = {

@@ -17,21 +17,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-
-from golden.function_params import check
-from golden.program.core_compiler import RetrievalShape
-from golden.program.isa import Status, encode
-from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_memory import LayerShape, Register, Team
-from golden.program.share_plan import SharePlan, shared_space
-from golden.program.shares import Shares
-from golden.program.window_plan import LAYER, WindowPlan
-from hdl.params import SystemParams
-from sim.system.share_cycles import DEVICE, LONGEST, TEAM, UNITS, WEIGHTS, WORK, by_stage
-from sim.system.window_demand import WindowDemand
-from sim.system.workload import Decoder
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
+from openvrex.golden.function_params import check
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.golden.program.layer_memory import LayerShape, Register, Team
+from openvrex.golden.program.share_plan import SharePlan, shared_space
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.window_plan import LAYER, WindowPlan
+from openvrex.hdl.params import SystemParams
+from openvrex.sim.system.share_cycles import DEVICE, LONGEST, TEAM, UNITS, WEIGHTS, WORK, by_stage
+from openvrex.sim.system.window_demand import WindowDemand
+from openvrex.sim.system.workload import Decoder
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
 
 ATTENTION = ("scores", "softmax", "values")
 TURNING = ("keep", "turn")

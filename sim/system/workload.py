@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from sim.system.selection import POLICY, Record, records
+from openvrex.sim.system.selection import POLICY, Record, records
 
 CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
 

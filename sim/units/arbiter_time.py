@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hdl.bus.arbiter import MANAGERS
-from hdl.params import SystemParams
-from hdl.queues import WRITES, port_beats, table_beats
+from openvrex.hdl.bus.arbiter import MANAGERS
+from openvrex.hdl.params import SystemParams
+from openvrex.hdl.queues import WRITES, port_beats, table_beats
 
 Burst = tuple[int, int]  # first cycle in which the manager offers the burst, number of beats
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hdl.params import WtuParams
+from openvrex.hdl.params import WtuParams
 
 TO_FIRST = 4  # cycles from the beat that ends a set to its first cluster
 TO_EMPTY = 2  # the same for the beat of an empty set

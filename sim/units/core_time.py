@@ -14,18 +14,18 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from golden.program.isa import Retrieve, StoreTo
-from hdl.params import CoreParams
-from sim.units.dre_time import CountRing, DreTime
-from sim.units.hcu_time import CLEAR, JOIN, SWITCH, Beat
-from sim.units.kvmu_time import KvmuCycles
-from sim.units.lxe_time import LxeCycles, LxeTime, Run
-from sim.units.queue_cycles import Wait, Waits
-from sim.units.retriever_time import RetrieverTime
-from sim.units.sequencer_time import Step
-from sim.units.storer_time import Give
-from sim.units.table_port_time import TablePortTime
-from sim.units.wtu_time import SETTLES, TO_CHECK, Plan
+from openvrex.golden.program.isa import Retrieve, StoreTo
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.dre_time import CountRing, DreTime
+from openvrex.sim.units.hcu_time import CLEAR, JOIN, SWITCH, Beat
+from openvrex.sim.units.kvmu_time import KvmuCycles
+from openvrex.sim.units.lxe_time import LxeCycles, LxeTime, Run
+from openvrex.sim.units.queue_cycles import Wait, Waits
+from openvrex.sim.units.retriever_time import RetrieverTime
+from openvrex.sim.units.sequencer_time import Step
+from openvrex.sim.units.storer_time import Give
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Plan
 
 TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
 ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH, Retrieve.BUDGET: SWITCH}

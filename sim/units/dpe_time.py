@@ -4,10 +4,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
-
-from hdl.params import DpeParams
-from hdl.queues import RESULTS
-from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
+from openvrex.hdl.params import DpeParams
+from openvrex.hdl.queues import RESULTS
+from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
 # In cycles:
 TO_ISSUE = 1  # from the acceptance of a command to its first chunk

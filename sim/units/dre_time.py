@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from hdl.params import DreParams
-from sim.units.cluster_set_time import ClusterSetTime, Listing
-from sim.units.hcu_time import Beat, HcuCycles, HcuTime
-from sim.units.kvmu_time import KvmuCycles, KvmuTime
-from sim.units.queue_cycles import Waits
-from sim.units.table_port_time import TablePortTime
-from sim.units.table_time import Ask, Offer, Put, Requests, Room, Taken
-from sim.units.wtu_time import Ring, WtuTime
+from openvrex.hdl.params import DreParams
+from openvrex.sim.units.cluster_set_time import ClusterSetTime, Listing
+from openvrex.sim.units.hcu_time import Beat, HcuCycles, HcuTime
+from openvrex.sim.units.kvmu_time import KvmuCycles, KvmuTime
+from openvrex.sim.units.queue_cycles import Waits
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.sim.units.table_time import Ask, Offer, Put, Requests, Room, Taken
+from openvrex.sim.units.wtu_time import Ring, WtuTime
 
 
 class DreTime:

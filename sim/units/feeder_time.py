@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from golden.program.isa import StoreTo
-from hdl.params import CoreParams
+from openvrex.golden.program.isa import StoreTo
+from openvrex.hdl.params import CoreParams
 
 
 @dataclass

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from hdl.params import HcuParams
-from sim.units.table_time import Ask, Offer, Put, Requests, Room, alone
+from openvrex.hdl.params import HcuParams
+from openvrex.sim.units.table_time import Ask, Offer, Put, Requests, Room, alone
 
 JOIN, CLEAR, SWITCH = 0, 1, 2
 Beat = tuple[int, int, int, int]  # op, context, hash, last

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
-from golden.retrieval.kvmap import KvMap, Range
-from hdl.params import KvmuParams
-from sim.units.table_time import Ask, Put, Requests, Taken, alone
+from openvrex.golden.retrieval.kvmap import KvMap, Range
+from openvrex.hdl.params import KvmuParams
+from openvrex.sim.units.table_time import Ask, Put, Requests, Taken, alone
 
 APPEND, CLEAR, SWITCH = 0, 1, 2
 FIFO = 2  # cycles from an item to the output of the memory in which it waits (`hdl.ram_fifo`)

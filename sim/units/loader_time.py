@@ -4,9 +4,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from golden.program.isa import LoadTo
-from hdl.params import CoreParams
-from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
+from openvrex.golden.program.isa import LoadTo
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
 Cut = tuple[tuple[int, int], ...]  # (beats, cycles of joining before it) of each burst
 

@@ -10,19 +10,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import Op
-from golden.program.isa import ENGINE, Opcode, StoreTo
-from golden.program.isa import Queue as From
-from hdl.params import CoreParams
-from hdl.queues import MULS, RESULTS, ROUTES
-from sim.units.dpe_time import TO_READ, DpeTime
-from sim.units.loader_time import LoaderTime, cut, word_beats
-from sim.units.queue_cycles import Queue, Units, Wait, Waits
-from sim.units.sequencer_time import NAMES, Pipeline, SemaphoreTimes, Step
-from sim.units.storer_time import Give, StorerTime
-from sim.units.vpe_time import NEVER, VpeTime, Work
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import Op
+from openvrex.golden.program.isa import ENGINE, Opcode, StoreTo
+from openvrex.golden.program.isa import Queue as From
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import MULS, RESULTS, ROUTES
+from openvrex.sim.units.dpe_time import TO_READ, DpeTime
+from openvrex.sim.units.loader_time import LoaderTime, cut, word_beats
+from openvrex.sim.units.queue_cycles import Queue, Units, Wait, Waits
+from openvrex.sim.units.sequencer_time import NAMES, Pipeline, SemaphoreTimes, Step
+from openvrex.sim.units.storer_time import Give, StorerTime
+from openvrex.sim.units.vpe_time import NEVER, VpeTime, Work
 
 
 @dataclass

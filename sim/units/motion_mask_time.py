@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from golden.inputs.codec_mask import Command, centres
-from hdl.params import MaskParams
+from openvrex.golden.inputs.codec_mask import Command, centres
+from openvrex.hdl.params import MaskParams
 
 JUDGED = 2  # cycles from a frame's last block until it is judged; without blocks, one after the frame
 

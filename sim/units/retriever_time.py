@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from golden.program.isa import Retrieve
-from golden.retrieval.kv4 import RATIO
-from hdl.params import CoreParams
-from hdl.queues import copied_beats, kv4_codes, kv4_numbers
-from sim.units.loader_time import cut
+from openvrex.golden.program.isa import Retrieve
+from openvrex.golden.retrieval.kv4 import RATIO
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import copied_beats, kv4_codes, kv4_numbers
+from openvrex.sim.units.loader_time import cut
 
 ORDERS = (Retrieve.CLEAR, Retrieve.SWITCH, Retrieve.BUDGET)  # actions that send an order to the DRE
 

@@ -8,9 +8,9 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from golden.arithmetic.vector import Swap
-from golden.function_params import ParamError
-from golden.program.isa import (
+from openvrex.golden.arithmetic.vector import Swap
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
     LOOPS,
@@ -25,8 +25,8 @@ from golden.program.isa import (
     decode,
     sets_register,
 )
-from hdl.params import CoreParams, bits_for
-from sim.units.queue_cycles import Queue, Wait
+from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.sim.units.queue_cycles import Queue, Wait
 
 NAMES = {e: str(e.name).lower() for e in Engine}
 TO_FETCH = 1  # cycles from START to the first fetch

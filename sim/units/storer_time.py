@@ -3,10 +3,10 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from golden.program.isa import StoreTo
-from hdl.params import CoreParams
-from sim.units.loader_time import cut, word_beats
-from sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
+from openvrex.golden.program.isa import StoreTo
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.loader_time import cut, word_beats
+from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
 Give = Callable[[int], Generator[Wait, None, int]]  # offers a word from a cycle on, returns when it is taken
 

@@ -7,10 +7,10 @@ one memory of constant latency.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from golden.retrieval.table_layout import Item
-from hdl.params import DreParams
-from hdl.queues import PUTS, READS
-from sim.units.table_time import Ask, Put, Requests, Taken
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import DreParams
+from openvrex.hdl.queues import PUTS, READS
+from openvrex.sim.units.table_time import Ask, Put, Requests, Taken
 
 
 class TablePortTime:

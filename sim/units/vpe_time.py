@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Reduce, Source, Swap
-from hdl.params import VpeParams
+from openvrex.golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Reduce, Source, Swap
+from openvrex.hdl.params import VpeParams
 
 LATENCY = 5  # cycles from a word's operands to its result
 FUNCTION_LATENCY = 8  # the same for a word with a function (exp, reciprocal, ...)

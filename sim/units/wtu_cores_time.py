@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from hdl.params import WtuParams
-from sim.units.wtu_time import SETTLES, TO_CHECK, Plan, Ring, WtuTime
+from openvrex.hdl.params import WtuParams
+from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Plan, Ring, WtuTime
 
 
 class WtuCores:

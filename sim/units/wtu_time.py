@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import ReSVParams
-from golden.retrieval.wicsum import bucket, select, threshold
-from hdl.params import COUNT_BANKS, WtuParams
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.retrieval.wicsum import bucket, select, threshold
+from openvrex.hdl.params import COUNT_BANKS, WtuParams
 
 # In cycles:
 TO_CHECK = 5  # buckets: from the last word of a load to the first pass

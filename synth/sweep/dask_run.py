@@ -15,12 +15,11 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, as_completed
 from distributed.client import Future
-
-from golden.function_params import ParamError, check
-from synth.sweep import point_costs
-from synth.sweep.database import Database, Row
-from synth.sweep.point_costs import Settings, Task
-from synth.sweep.points import Design, Point
+from openvrex.golden.function_params import ParamError, check
+from openvrex.synth.sweep import point_costs
+from openvrex.synth.sweep.database import Database, Row
+from openvrex.synth.sweep.point_costs import Settings, Task
+from openvrex.synth.sweep.points import Design, Point
 
 CLUSTERS = {"slurm": ("sbatch", "SLURMCluster"), "lsf": ("bsub", "LSFCluster")}  # command, class of dask-jobqueue
 CONNECT = 10  # seconds to wait for a scheduler

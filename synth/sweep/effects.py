@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from golden.function_params import ParamError
-from synth.sweep.database import Row
-from synth.sweep.point_costs import OBJECTIVES
-from synth.sweep.points import Axis, Point, value
+from openvrex.golden.function_params import ParamError
+from openvrex.synth.sweep.database import Row
+from openvrex.synth.sweep.point_costs import OBJECTIVES
+from openvrex.synth.sweep.points import Axis, Point, value
 
 # Sizes whose values give equal results once they exceed what the trace fills: the result that says so, what it counts.
 FILLED = {"clusters": ("trace.clusters", "clusters"), "recent": ("trace.keys", "keys")}

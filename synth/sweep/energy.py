@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from golden.function_params import ReSVParams
-from hdl import emit
-from hdl.params import CLOCK, DreParams, HcuParams, KvmuParams, WtuParams
-from sim.units.hcu_time import JOIN, HcuTime
-from synth import recorded
-from synth.sweep.trace_tables import Stream
-from tb.library.dre_scenario import Scenario
-from tb.library.runner import BenchError
-from tb.library.trace_check import play
+from openvrex.golden.function_params import ReSVParams
+from openvrex.hdl import emit
+from openvrex.hdl.params import CLOCK, DreParams, HcuParams, KvmuParams, WtuParams
+from openvrex.sim.units.hcu_time import JOIN, HcuTime
+from openvrex.synth import recorded
+from openvrex.synth.sweep.trace_tables import Stream
+from openvrex.tb.library.dre_scenario import Scenario
+from openvrex.tb.library.runner import BenchError
+from openvrex.tb.library.trace_check import play
 
 MHZ = CLOCK / 1e6  # whose cycles leakage counts over
 

@@ -12,10 +12,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
-
-from golden.atomic_files import write_atomically
-from synth.sweep.database import Row
-from synth.sweep.point_costs import OBJECTIVES
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.synth.sweep.database import Row
+from openvrex.synth.sweep.point_costs import OBJECTIVES
 
 Shown = dict[str, int | float | str]  # a point as `points.named` shows it
 MARK = "sweep point "  # begins the SVG ids that `hover` turns into titles

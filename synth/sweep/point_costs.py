@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.trace import Trace
-from hdl import emit
-from hdl.params import DreParams, HcuParams, WtuParams
-from sim.units.dre_time import DreTime
-from sim.units.hcu_time import JOIN, SWITCH
-from sim.units.wtu_cores_time import WtuCores
-from synth import flow, technology
-from synth.liberty import EMBEDDED, digest, load
-from synth.sweep.energy import Energy, energy, hcu_events, row_words
-from synth.sweep.points import Design, Point
-from synth.sweep.trace_tables import Stream, file_digest, stream
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl import emit
+from openvrex.hdl.params import DreParams, HcuParams, WtuParams
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.hcu_time import JOIN, SWITCH
+from openvrex.sim.units.wtu_cores_time import WtuCores
+from openvrex.synth import flow, technology
+from openvrex.synth.liberty import EMBEDDED, digest, load
+from openvrex.synth.sweep.energy import Energy, energy, hcu_events, row_words
+from openvrex.synth.sweep.points import Design, Point
+from openvrex.synth.sweep.trace_tables import Stream, file_digest, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("golden", "hdl", "sim", "synth")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from golden.function_params import ParamError, ReSVParams, check
-from hdl.design import load
-from hdl.params import PRESETS, SystemParams, flat, override
+from openvrex.golden.function_params import ParamError, ReSVParams, check
+from openvrex.hdl.design import load
+from openvrex.hdl.params import PRESETS, SystemParams, flat, override
 
 Point = dict[str, str]  # value by our own name of a parameter, both as `-p` takes them
 

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from golden.function_params import check
-from synth.sweep.database import Row
-from synth.sweep.point_costs import OBJECTIVES
-from synth.sweep.points import MOST, Axis, Point, at, size
+from openvrex.golden.function_params import check
+from openvrex.synth.sweep.database import Row
+from openvrex.synth.sweep.point_costs import OBJECTIVES
+from openvrex.synth.sweep.points import MOST, Axis, Point, at, size
 
 BATCH = 8  # points proposed at once; it does not depend on the workers, so the search is the same on any machine
 REPEATS = 20  # proposals of known or infeasible points before one is drawn at random

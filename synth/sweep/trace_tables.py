@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace, TraceError
-from golden.retrieval.clustering import Clusterer
-from golden.retrieval.wicsum import select_rows
-from tb.library.trace_check import tables
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.wicsum import select_rows
+from openvrex.tb.library.trace_check import tables
 
 
 @dataclass(frozen=True)

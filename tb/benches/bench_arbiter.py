@@ -8,14 +8,13 @@ from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
-
-from hdl.bus.arbiter import MANAGERS, Arbiter, id_bits
-from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
-from hdl.params import SystemParams
-from tb.benches.bench_lxe import memory
-from tb.library.runner import config, result
-from tb.library.streams import Bench, Sink, Source, pack, unpack
-from tb.library.transfer_traffic import content, params
+from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, id_bits
+from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from openvrex.hdl.params import SystemParams
+from openvrex.tb.benches.bench_lxe import memory
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, Sink, Source, pack, unpack
+from openvrex.tb.library.transfer_traffic import content, params
 
 SIZE = 1 << 16  # bytes of memory
 

@@ -1,12 +1,11 @@
 """cocotb side of the cluster set's bench: drives rows, returns beats and cycles."""
 
 import cocotb
-
-from golden.function_params import ScoreFormat
-from hdl.params import WtuParams
-from hdl.retrieval.cluster_set import ClusterSet, cluster_layout, mask_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.params import WtuParams
+from openvrex.hdl.retrieval.cluster_set import ClusterSet, cluster_layout, mask_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
 
 
 class Idle:

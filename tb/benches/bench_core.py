@@ -6,11 +6,10 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, FallingEdge
 from cocotbext.axi import AxiBus, AxiSlave
-
-from golden.program.isa import Status
-from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench, unpack
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, unpack
 
 PORTS = ("m_axi", "h_axi", "t_axi")
 CHANNELS = ("ar", "aw", "w", "r", "b")

@@ -7,15 +7,14 @@ import numpy as np
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiSlave
-
-from golden.program.isa import WORD_BITS, Status
-from hdl.shells.register_block import address_map
-from tb.benches.bench_core import CHANNELS, PORTS, Faulty
-from tb.benches.bench_lxe import memory
-from tb.library.register_bus import Registers
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.transfer_traffic import params
+from openvrex.golden.program.isa import WORD_BITS, Status
+from openvrex.hdl.shells.register_block import address_map
+from openvrex.tb.benches.bench_core import CHANNELS, PORTS, Faulty
+from openvrex.tb.benches.bench_lxe import memory
+from openvrex.tb.library.register_bus import Registers
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.transfer_traffic import params
 
 
 async def prepare(regs: Registers, ports: dict[str, int]) -> None:

@@ -1,11 +1,10 @@
 """cocotb side of the DPE's bench: loads operands, issues commands, returns results and cycles."""
 
 import cocotb
-
-from hdl.execution.dpe import Dpe, activation_layout, command_layout, result_layout, weight_layout
-from hdl.params import DpeParams
-from tb.library.runner import config, result
-from tb.library.streams import Bench
+from openvrex.hdl.execution.dpe import Dpe, activation_layout, command_layout, result_layout, weight_layout
+from openvrex.hdl.params import DpeParams
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
 
 
 @cocotb.test()

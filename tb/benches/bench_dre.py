@@ -1,15 +1,14 @@
 """cocotb side of the DRE's bench: phases of keys and query blocks, each of which waits for the phase before."""
 
 import cocotb
-
-from hdl.retrieval.dre import Dre
-from hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
-from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
-from hdl.retrieval.row_check import score_layout
-from tb.library.dre_scenario import params_from
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.table_bus import TableBus
+from openvrex.hdl.retrieval.dre import Dre
+from openvrex.hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
+from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from openvrex.hdl.retrieval.row_check import score_layout
+from openvrex.tb.library.dre_scenario import params_from
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.table_bus import TableBus
 
 
 @cocotb.test()

@@ -6,17 +6,16 @@ from pathlib import Path
 import cocotb
 from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 from cocotbext.axi import AxiBus, AxiSlave
-
-from golden.program.isa import Status
-from hdl.shells.dre_ip import key_layout, scores_layout
-from hdl.shells.register_block import address_map
-from tb.benches.bench_core import Faulty
-from tb.benches.bench_lxe import pauses
-from tb.library.register_bus import Registers
-from tb.library.runner import config, result
-from tb.library.streams import Bench, pack
-from tb.library.transfer_traffic import params
-from tb.library.upsets import flipped
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.shells.dre_ip import key_layout, scores_layout
+from openvrex.hdl.shells.register_block import address_map
+from openvrex.tb.benches.bench_core import Faulty
+from openvrex.tb.benches.bench_lxe import pauses
+from openvrex.tb.library.register_bus import Registers
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, pack
+from openvrex.tb.library.transfer_traffic import params
+from openvrex.tb.library.upsets import flipped
 
 PORTS = ("m_axi", "t_axi")
 

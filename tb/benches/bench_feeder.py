@@ -1,14 +1,13 @@
 """cocotb side of the feeder's bench: drives rows of hash bits and scores, and orders."""
 
 import cocotb
-
-from hdl.instruction_layouts import dre_layout
-from hdl.retrieval.feeder import Feeder, order_layout
-from hdl.retrieval.hcu_state import token_layout
-from hdl.retrieval.row_check import score_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.transfer_traffic import params
+from openvrex.hdl.instruction_layouts import dre_layout
+from openvrex.hdl.retrieval.feeder import Feeder, order_layout
+from openvrex.hdl.retrieval.hcu_state import token_layout
+from openvrex.hdl.retrieval.row_check import score_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.transfer_traffic import params
 
 
 @cocotb.test()

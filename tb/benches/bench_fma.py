@@ -3,8 +3,7 @@
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge
-
-from tb.library.runner import config, result
+from openvrex.tb.library.runner import config, result
 
 
 @cocotb.test()

@@ -1,14 +1,13 @@
 """cocotb side of the HCU's bench: drives keys in front of a memory of tables, returns beats, cycles and items."""
 
 import cocotb
-
-from golden.retrieval.table_layout import Item
-from hdl.params import HcuParams
-from hdl.retrieval.hcu import Hcu
-from hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.table_memory import TableMemory
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import HcuParams
+from openvrex.hdl.retrieval.hcu import Hcu
+from openvrex.hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.table_memory import TableMemory
 
 
 @cocotb.test()

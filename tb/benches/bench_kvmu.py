@@ -3,11 +3,10 @@
 from collections import deque
 
 import cocotb
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams
-from hdl.retrieval.kvmu import Kvmu
-from hdl.retrieval.kvmu_layouts import (
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams
+from openvrex.hdl.retrieval.kvmu import Kvmu
+from openvrex.hdl.retrieval.kvmu_layouts import (
     SWITCH,
     append_layout,
     burst_layout,
@@ -17,9 +16,9 @@ from hdl.retrieval.kvmu_layouts import (
     move_layout,
     placed_layout,
 )
-from tb.library.runner import config, result
-from tb.library.streams import Bench, unpack
-from tb.library.table_memory import TableMemory
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.table_memory import TableMemory
 
 STREAMS = "afwxcb"  # and the requests to the tables: ask, put
 

@@ -1,15 +1,14 @@
 """cocotb side of the loader's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
-
-from hdl.bus.axi import address_layout, read_layout
-from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.loader import Loader
-from hdl.execution.vpe import word_layout
-from hdl.instruction_layouts import transfer_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.transfer_traffic import Control, content, params
+from openvrex.hdl.bus.axi import address_layout, read_layout
+from openvrex.hdl.execution.dpe import activation_layout, weight_layout
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.vpe import word_layout
+from openvrex.hdl.instruction_layouts import transfer_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.transfer_traffic import Control, content, params
 
 
 class Memory:

@@ -7,11 +7,10 @@ import numpy as np
 from cocotb.triggers import First, Timer, ValueChange
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiRam, AxiSlave
-
-from golden.program.isa import Status
-from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench, unpack
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, unpack
 
 
 def memory(bench: Bench, prefix: str, pause: float, **how) -> AxiRam:

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
-
-from golden.program.isa import Status
-from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
-from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
-from hdl.params import CoreParams, override, preset
-from tb.library.runner import config, result
-from tb.library.streams import Bench, Sink, Source, pack, unpack
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, Sink, Source, pack, unpack
 
 
 class Pins:

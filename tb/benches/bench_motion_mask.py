@@ -1,11 +1,10 @@
 """cocotb side of the motion mask's bench: drives frames and blocks, returns beats and cycles."""
 
 import cocotb
-
-from hdl.params import MaskParams
-from hdl.video.motion_mask import MotionMask, block_layout, frame_layout, row_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
+from openvrex.hdl.params import MaskParams
+from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout, row_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
 
 
 @cocotb.test()

@@ -2,13 +2,12 @@
 
 import cocotb
 from cocotb.triggers import FallingEdge, RisingEdge, with_timeout
-
-from golden.program.isa import Status
-from hdl.params import MaskParams
-from hdl.shells.register_block import address_map
-from tb.library.register_bus import Registers
-from tb.library.runner import config, result
-from tb.library.streams import Bench
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.params import MaskParams
+from openvrex.hdl.shells.register_block import address_map
+from openvrex.tb.library.register_bus import Registers
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
 
 
 async def send(bench: Bench, beats: list[dict], idle: float) -> None:

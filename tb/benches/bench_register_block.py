@@ -6,13 +6,12 @@ import cocotb
 from amaranth.lib import data
 from cocotb.triggers import FallingEdge, RisingEdge
 from cocotbext.axi import AxiResp
+from openvrex.hdl.shells.register_block import access_layout, address_map, path_of
+from openvrex.tb.library.register_bus import WORD, Registers
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, pack, unpack
+from openvrex.tb.library.transfer_traffic import params
 from systemrdl.node import FieldNode, MemNode, RegNode
-
-from hdl.shells.register_block import access_layout, address_map, path_of
-from tb.library.register_bus import WORD, Registers
-from tb.library.runner import config, result
-from tb.library.streams import Bench, pack, unpack
-from tb.library.transfer_traffic import params
 
 
 class Model:

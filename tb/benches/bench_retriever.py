@@ -2,16 +2,15 @@
 
 import cocotb
 from cocotb.triggers import RisingEdge
-
-from hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
-from hdl.instruction_layouts import retrieve_layout
-from hdl.retrieval.feeder import order_layout
-from hdl.retrieval.hcu_state import joined_layout
-from hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
-from hdl.retrieval.retriever import Retriever
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.transfer_traffic import content, params
+from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
+from openvrex.hdl.instruction_layouts import retrieve_layout
+from openvrex.hdl.retrieval.feeder import order_layout
+from openvrex.hdl.retrieval.hcu_state import joined_layout
+from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from openvrex.hdl.retrieval.retriever import Retriever
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.transfer_traffic import content, params
 
 
 class Memory:

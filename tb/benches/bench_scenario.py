@@ -3,14 +3,13 @@
 import cocotb
 from amaranth.lib import stream
 from amaranth.lib.wiring import In
-
-from hdl.emit import component_of, params_of
-from hdl.params import preset
-from hdl.retrieval.hcu_state import client_sizes
-from hdl.retrieval.kvmu_layouts import map_port
-from tb.library.runner import config, result
-from tb.library.streams import Bench, unpack
-from tb.library.table_memory import TableMemory
+from openvrex.hdl.emit import component_of, params_of
+from openvrex.hdl.params import preset
+from openvrex.hdl.retrieval.hcu_state import client_sizes
+from openvrex.hdl.retrieval.kvmu_layouts import map_port
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.table_memory import TableMemory
 
 CLIENTS = {"hcu": client_sizes, "kvmu": map_port}  # units with tables in memory: the sizes of their port
 

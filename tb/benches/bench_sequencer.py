@@ -2,10 +2,9 @@
 
 import cocotb
 from cocotb.triggers import ClockCycles
-
-from golden.program.isa import Engine, Status
-from hdl.execution.sequencer import Sequencer
-from hdl.instruction_layouts import (
+from openvrex.golden.program.isa import Engine, Status
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.hdl.instruction_layouts import (
     START,
     done_layout,
     fault_layout,
@@ -17,9 +16,9 @@ from hdl.instruction_layouts import (
     transfer_layout,
     vector_layout,
 )
-from hdl.params import override, preset
-from tb.library.runner import config, result
-from tb.library.streams import Bench, pack, unpack
+from openvrex.hdl.params import override, preset
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, pack, unpack
 
 NAMES = [e.name.lower() for e in Engine]
 DONE = [n for n in NAMES if n != "vector"]  # in the order of the port

@@ -1,15 +1,14 @@
 """cocotb side of the storer's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
-
-from hdl.bus.axi import address_layout, response_layout, write_layout
-from hdl.execution.dpe import activation_layout
-from hdl.execution.storer import Storer
-from hdl.execution.vpe import output_layout
-from hdl.instruction_layouts import dre_layout, transfer_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench, Source
-from tb.library.transfer_traffic import Control, params
+from openvrex.hdl.bus.axi import address_layout, response_layout, write_layout
+from openvrex.hdl.execution.dpe import activation_layout
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.execution.vpe import output_layout
+from openvrex.hdl.instruction_layouts import dre_layout, transfer_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, Source
+from openvrex.tb.library.transfer_traffic import Control, params
 
 
 class Memory:

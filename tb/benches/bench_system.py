@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import cocotb
-
-from golden.program.isa import Status
-from hdl.execution.system import system_host_layout
-from hdl.instruction_layouts import PROGRAM, REGISTER, START, status_layout
-from hdl.params import SystemParams
-from tb.benches.bench_arbiter import Failing, Memory
-from tb.library.runner import config, result
-from tb.library.streams import Bench, unpack
-from tb.library.transfer_traffic import params
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.execution.system import system_host_layout
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, status_layout
+from openvrex.hdl.params import SystemParams
+from openvrex.tb.benches.bench_arbiter import Failing, Memory
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.transfer_traffic import params
 
 _TAKEN = 4  # cycles from the last beat on `host` until the status says RUNNING
 

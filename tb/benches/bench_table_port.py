@@ -4,13 +4,12 @@ from collections import deque
 
 import cocotb
 from cocotb.triggers import RisingEdge
-
-from hdl.retrieval.table_client import ask_layout, put_layout
-from hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.table_bus import TableBus
-from tb.library.transfer_traffic import params
+from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
+from openvrex.hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.table_bus import TableBus
+from openvrex.tb.library.transfer_traffic import params
 
 
 async def stop(dut):

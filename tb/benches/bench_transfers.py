@@ -2,14 +2,13 @@
 
 import cocotb
 from cocotbext.axi import AxiBus, AxiRam
-
-from hdl.bus.axi import PREFIX
-from hdl.execution.dpe import activation_layout, weight_layout
-from hdl.execution.vpe import output_layout, word_layout
-from hdl.instruction_layouts import dre_layout, transfer_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench
-from tb.library.transfer_traffic import content, params
+from openvrex.hdl.bus.axi import PREFIX
+from openvrex.hdl.execution.dpe import activation_layout, weight_layout
+from openvrex.hdl.execution.vpe import output_layout, word_layout
+from openvrex.hdl.instruction_layouts import dre_layout, transfer_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.transfer_traffic import content, params
 
 
 @cocotb.test()

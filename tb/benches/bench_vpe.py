@@ -1,13 +1,12 @@
 """cocotb side of the VPE's bench: drives instructions and words, returns the stored words and all cycles."""
 
 import cocotb
-
-from golden.function_params import ScoreFormat
-from hdl.execution.vpe import Vpe, output_layout, word_layout
-from hdl.instruction_layouts import instruction_layout
-from hdl.params import VpeParams
-from tb.library.runner import config, result
-from tb.library.streams import Bench
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.execution.vpe import Vpe, output_layout, word_layout
+from openvrex.hdl.instruction_layouts import instruction_layout
+from openvrex.hdl.params import VpeParams
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench
 
 
 @cocotb.test()

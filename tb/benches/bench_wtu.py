@@ -1,12 +1,11 @@
 """cocotb side of the WTU's bench: drives counts and rows, returns beats and the cycles of every handshake."""
 
 import cocotb
-
-from hdl.params import ScoreFormat, WtuParams
-from hdl.retrieval.wtu import Wtu
-from hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
-from tb.library.runner import config, result
-from tb.library.streams import Bench, Sink, Source
+from openvrex.hdl.params import ScoreFormat, WtuParams
+from openvrex.hdl.retrieval.wtu import Wtu
+from openvrex.hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
+from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import Bench, Sink, Source
 
 
 @cocotb.test()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from tb.campaigns.subjects import Subject
-from tb.library.runner import simulator
+from openvrex.tb.campaigns.subjects import Subject
+from openvrex.tb.library.runner import simulator
 
 CODE = ("line", "branch", "toggle")
 KINDS = (*CODE, "stall")

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hdl.emit import Emitted
-from hdl.memory import KINDS
-from tb.formal.mutant_equivalence import Miter
-from tb.library.runner import Mutant
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.memory import KINDS
+from openvrex.tb.formal.mutant_equivalence import Miter
+from openvrex.tb.library.runner import Mutant
 
 _READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
 _OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from golden.arithmetic.vector import ONE, Format, Op, Source
-from golden.program.isa import Instruction, Opcode
-from golden.program.sequencer_model import bits
+from openvrex.golden.arithmetic.vector import ONE, Format, Op, Source
+from openvrex.golden.program.isa import Instruction, Opcode
+from openvrex.golden.program.sequencer_model import bits
 
 
 @dataclass(frozen=True)

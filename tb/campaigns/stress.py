@@ -33,7 +33,7 @@ SLOW = {"dre": 4, "lxe": 50, "registers": 50, "branch": 4, "clusters": 50, "core
 
 def drawn(unit: str, seed: int) -> Any:
     """One seed's traffic."""
-    module = import_module(f"tb.checks.{MODULES.get(unit, unit)}_checks")
+    module = import_module(f"openvrex.tb.checks.{MODULES.get(unit, unit)}_checks")
     return module.RandomTraffic.random(random.Random(f"{unit} {seed}"))
 
 

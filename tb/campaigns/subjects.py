@@ -5,10 +5,10 @@ from importlib import import_module
 from types import ModuleType
 from unittest.mock import patch
 
-from golden.program.isa import Engine, Retrieve, Status
-from hdl.emit import Emitted, component_of, params_of
-from hdl.params import preset
-from hdl.ports import ports
+from openvrex.golden.program.isa import Engine, Retrieve, Status
+from openvrex.hdl.emit import Emitted, component_of, params_of
+from openvrex.hdl.params import preset
+from openvrex.hdl.ports import ports
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Subject:
     name: str = ""
 
     def _module(self) -> ModuleType:
-        return import_module(f"tb.checks.{self.unit}_checks")
+        return import_module(f"openvrex.tb.checks.{self.unit}_checks")
 
     def _arguments(self, size: str | int) -> tuple:
         if not self.sized:

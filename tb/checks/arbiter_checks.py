@@ -7,16 +7,15 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.program.isa import ADDR_BITS
-from hdl.bus.arbiter import MANAGERS
-from hdl.emit import Emitted, emit
-from hdl.params import SystemParams
-from sim.units.arbiter_time import ArbiterTime
-from tb.benches.bench_arbiter import SIZE
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic, stall_rate
-from tb.library.transfer_traffic import content, params
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.hdl.bus.arbiter import MANAGERS
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import SystemParams
+from openvrex.sim.units.arbiter_time import ArbiterTime
+from openvrex.tb.benches.bench_arbiter import SIZE
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.tb.library.transfer_traffic import content, params
 
 TABLES = 2  # number of the tables' manager in a core
 READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its own
@@ -138,7 +137,7 @@ class Traffic:
 def simulate(runs: list[Traffic], episodes: list[dict], unit: Emitted, memory: str = "own", pause: float = 0.0):
     """Run the episodes on a unit with the parameters of the first; their results."""
     c = {"params": list(runs[0].changes), "cores": runs[0].cores, "memory": memory, "pause": pause}
-    return Run(unit, "tb.benches.bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
+    return Run(unit, "bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
 
 
 def play(runs: list[Traffic], memory: str = "own", pause: float = 0.0) -> list[dict]:

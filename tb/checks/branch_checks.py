@@ -6,18 +6,17 @@ from functools import cache
 from typing import Any, Self
 
 import numpy as np
-
-from golden.policies.state_space import StateSpaceParams
-from golden.program.isa import Instruction, Status, encode
-from hdl.emit import Emitted, emit
-from hdl.params import override, preset
-from sim.units.lxe_time import Run
-from sim.units.sequencer_time import trace
-from tb.checks.lxe_time_checks import COUNTERS, events
-from tb.library.branch_runs import BranchRun
-from tb.library.lxe_programs import image
-from tb.library.runner import Run as Bench
-from tb.library.stress_traffic import StressTraffic
+from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.golden.program.isa import Instruction, Status, encode
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import override, preset
+from openvrex.sim.units.lxe_time import Run
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.lxe_time_checks import COUNTERS, events
+from openvrex.tb.library.branch_runs import BranchRun
+from openvrex.tb.library.lxe_programs import image
+from openvrex.tb.library.runner import Run as Bench
+from openvrex.tb.library.stress_traffic import StressTraffic
 
 # So small a W and X make groups of tokens, tiles in slices, and inputs of which X does not hold all tokens.
 SIZES = ("lxe.i_depth=512", "vpe.depth=32", "dpe.w_depth=8", "dpe.x_depth=16", "lxe.queue=4", "features=hybrid")
@@ -80,7 +79,7 @@ class RandomTraffic(StressTraffic):
         assert first is not None  # there is a pass
         config = {"params": list(SIZES), "runs": runs, "memory": first.tobytes().hex(), "ports": {}}
         config |= {"latency": self.latency, "counters": e.manifest["counters"]}
-        return Bench(e, "tb.benches.bench_lxe_time", "timed", config)()
+        return Bench(e, "bench_lxe_time", "timed", config)()
 
     def check(self, got: Any) -> int:
         """Memory after all passes, and each event of each pass; the number of events."""

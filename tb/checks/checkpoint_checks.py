@@ -3,14 +3,13 @@
 from random import Random
 
 import numpy as np
-
-from golden.function_params import ReSVParams
-from golden.retrieval import kv4
-from golden.retrieval.clustering import Joined
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.table_image import TableMemory
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.clustering import Joined
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.table_image import TableMemory
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 N_CTX = 5
 SIZES = {"n_hp": 16, "clusters": 12, "recent": 5, "count_bits": 3, "blocks": 160, "block_slots": 2, "beat": 16}

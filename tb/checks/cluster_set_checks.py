@@ -7,12 +7,12 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from hdl.emit import emit
-from hdl.params import WtuParams, preset
-from sim.units.cluster_set_time import ClusterSetTime
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import WtuParams, preset
+from openvrex.sim.units.cluster_set_time import ClusterSetTime
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").core.dre.wtu
 SIZES = {
@@ -87,7 +87,7 @@ def episode(beats: list[dict], stalls=((0.0, 0.0),), cut_at=0) -> dict:
 
 def run(e, p: WtuParams, episodes: list[dict], waves=True) -> list[dict]:
     c = {"params": asdict(p), "episodes": episodes}
-    return Run(e, "tb.benches.bench_cluster_set", "rows", c, waves=waves)()["episodes"]
+    return Run(e, "bench_cluster_set", "rows", c, waves=waves)()["episodes"]
 
 
 @dataclass

@@ -7,25 +7,24 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.policies.mosaic_core import Job
-from golden.program.deadlock_hazard_check import play as ordered
-from golden.program.isa import Instruction
-from golden.program.lxe_model import BusError, Result
-from golden.program.sequencer_model import LxeError
-from golden.retrieval import centroids
-from hdl.emit import Emitted, emit
-from hdl.retrieval.dre import SETTINGS
-from sim.units.lxe_time import Run as TimeRun
-from sim.units.sequencer_time import trace
-from tb.checks.lxe_time_checks import differences
-from tb.library import small_models
-from tb.library.cluster_runs import WIDTH, ClusterRun
-from tb.library.lxe_programs import Script
-from tb.library.runner import Run as Bench
-from tb.library.stress_traffic import StressTraffic
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.mosaic_core import Job
+from openvrex.golden.program.deadlock_hazard_check import play as ordered
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.lxe_model import BusError, Result
+from openvrex.golden.program.sequencer_model import LxeError
+from openvrex.golden.retrieval import centroids
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import Run as TimeRun
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.lxe_time_checks import differences
+from openvrex.tb.library import small_models
+from openvrex.tb.library.cluster_runs import WIDTH, ClusterRun
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.runner import Run as Bench
+from openvrex.tb.library.stress_traffic import StressTraffic
 
 PORTS = dict.fromkeys(SETTINGS, 0)
 LARGE, SMALL = 2.0**40, 2.0**-40  # their squares are far from infinity, and above and below EPSILON
@@ -171,7 +170,7 @@ class RandomTraffic(StressTraffic):
         config = {"params": [*small_models.SIZES, *self.core], "runs": runs, "memory": script.before.tobytes().hex()}
         ports = {name: value for name, value in PORTS.items() if name not in ("table_base", "blocks")}
         config |= {"ports": ports, "latency": self.latency, "counters": e.manifest["counters"]}
-        return Bench(e, "tb.benches.bench_lxe_time", "timed", config)()
+        return Bench(e, "bench_lxe_time", "timed", config)()
 
     def check(self, got: Any) -> int:
         script, p = self.script, small_models.params(*self.core)

@@ -8,14 +8,13 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.vector import Bank, Format, Source
-from golden.arithmetic.vector import Instruction as Vector
-from golden.arithmetic.vector import Op as VectorOp
-from golden.function_params import BUDGET_BITS
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.core_host import CoreHost
-from golden.program.isa import (
+from openvrex.golden.arithmetic.vector import Bank, Format, Source
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.function_params import BUDGET_BITS
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.isa import (
     ENGINE,
     SEMAPHORES,
     Instruction,
@@ -27,16 +26,16 @@ from golden.program.isa import (
     to_register,
     vector,
 )
-from golden.program.layer_memory import LayerShape, Register, Tiling
-from golden.program.vector_programs import imm
-from golden.retrieval.table_layout import Item
-from hdl.emit import Emitted, emit
-from hdl.params import override, preset
-from tb.library.lxe_programs import Script, image
-from tb.library.random_layers import turns, weights
-from tb.library.register_programs import OFFSET
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic
+from openvrex.golden.program.layer_memory import LayerShape, Register, Tiling
+from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import override, preset
+from openvrex.tb.library.lxe_programs import Script, image
+from openvrex.tb.library.random_layers import turns, weights
+from openvrex.tb.library.register_programs import OFFSET
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
 GROUPS = replace(SHAPE, heads=4, kv_heads=2, head_size=4)  # entries of the same size as in SHAPE, but several heads
@@ -360,7 +359,7 @@ def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray)
         path = Path(folder, "memory.bin")
         before.tofile(path)
         config = {"cases": cases, "memory": str(path), "limit": 3000}
-        got = Run(unit, "tb.benches.bench_core", "interrupted", config, waves=False)()["cases"]
+        got = Run(unit, "bench_core", "interrupted", config, waves=False)()["cases"]
     out = []
     for case, (first, second, after) in zip(cases, got, strict=True):
         data = bytes.fromhex(after)

@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from golden.program.core_host import CoreHost
-from golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
-from hdl.emit import Emitted, emit
-from tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
-from tb.library.lxe_programs import Ran, Script
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
+from openvrex.tb.library.lxe_programs import Ran, Script
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic
 
 
 @cache
@@ -28,7 +28,7 @@ def counters() -> list[str]:
 
 def play(unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: int = 1, **how) -> list[Ran]:
     """Play a script through registers; the runs, after checking that memory equals golden's."""
-    how |= {"bench": "tb.benches.bench_core_ip", "params": list(SIZES), "counters": counters()}
+    how |= {"bench": "bench_core_ip", "params": list(SIZES), "counters": counters()}
     ran, after = script.play(unit, ports(h), pause, seed=seed, **how)
     wrong = script.differences(ran, after)
     assert not wrong, wrong
@@ -102,7 +102,7 @@ def faults(unit: Emitted, chosen: slice = slice(None)) -> list[bool]:
         path = Path(folder, "memory.bin")
         before.tofile(path)
         c = {"cases": cases, "memory": str(path), "limit": 5000, "params": list(SIZES)}
-        got = Run(unit, "tb.benches.bench_core_ip", "faults", c, waves=False)()["cases"]
+        got = Run(unit, "bench_core_ip", "faults", c, waves=False)()["cases"]
     out = []
     for case, (codes, moves, kept, after) in zip(cases, got, strict=True):
         data = bytes.fromhex(after)

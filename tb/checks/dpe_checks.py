@@ -6,15 +6,14 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.numerics import to_bf16
-from hdl.emit import emit
-from hdl.params import DpeParams, preset
-from sim.units.dpe_time import DpeTime
-from tb.library.dpe_traffic import Traffic
-from tb.library.operands import KINDS, operands
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import DpeParams, preset
+from openvrex.sim.units.dpe_time import DpeTime
+from openvrex.tb.library.dpe_traffic import Traffic
+from openvrex.tb.library.operands import KINDS, operands
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16)  # few words: rows wrap
 SIZES = {

@@ -7,14 +7,13 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.retrieval.table_layout import PAGE, Item
-from hdl.emit import Emitted, emit
-from hdl.params import DreParams, KvmuParams, override, preset
-from hdl.retrieval.hcu_state import CLEAR, SWITCH
-from tb.library.dre_scenario import Scenario
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.retrieval.table_layout import PAGE, Item
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import DreParams, KvmuParams, override, preset
+from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
+from openvrex.tb.library.dre_scenario import Scenario
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 SMALL = ["clusters=12", "counts=8", "blocks=48"]  # a short run fills these tables, rings of counts and blocks
 TINY = override(preset("tiny"), SMALL).core.dre
@@ -191,7 +190,7 @@ def run(
 ):
     """Run the scenario on the RTL."""
     c = s.config(idle, stall, reset_at, (latency, latency))
-    return Run(unit, "tb.benches.bench_dre", "phases", c, seed, **how)()
+    return Run(unit, "bench_dre", "phases", c, seed, **how)()
 
 
 @dataclass
@@ -292,7 +291,7 @@ def check_interrupted_switches(shape):
                 end = {"errors": [at - at % p.table.bus_bytes], "at": how.name}
             interrupts[str(number)] = {"ctx": ctx, **end}
         config = s.config(0.2, 0.2, latency=(3, 25)) | {"interrupts": interrupts}
-        got = Run(emitted(shape), "tb.benches.bench_dre", "phases", config, seed)()
+        got = Run(emitted(shape), "bench_dre", "phases", config, seed)()
         got["perf"] = s.perf()  # a reset clears the counters
         assert s.differences(got) == [], f"seed {seed}"
         for how, seen in zip(interrupts.values(), got["interrupts"], strict=True):
@@ -314,10 +313,10 @@ def check_goes_on_elsewhere(shape):
         config = s.config(0.2, 0.2)
         other = (s.table_base + PAGE * 77) % (1 << 32)
         ports = config["ports"] | {"table_base": other}
-        first = Run(emitted(shape), "tb.benches.bench_dre", "phases", config | {"phases": s.phases[:cut]}, seed)()
+        first = Run(emitted(shape), "bench_dre", "phases", config | {"phases": s.phases[:cut]}, seed)()
         moved = {str(int(at) - s.table_base + other): byte for at, byte in first["memory"].items()}
         rest = config | {"phases": s.phases[cut:], "ports": ports, "memory": moved}
-        second = Run(emitted(shape), "tb.benches.bench_dre", "phases", rest, seed + 1)()
+        second = Run(emitted(shape), "bench_dre", "phases", rest, seed + 1)()
         assert min(len(first["x"]), len(second["x"])), "each engine must offload"
         assert any(beat["op"] == 0 and not beat["is_new"] for beat in second["t"]), "no key joins an old cluster"
         got = {name: first[name] + second[name] for name in "twxb"} | {"perf": s.perf()}
@@ -337,9 +336,12 @@ def check_first_rows_wait_for_the_cluster_set():
         s.switch(0)
         s.query(rng.integers(0, 1 << p.wtu.score.bits, (2, clusters)))
         config = s.config()
-        before = Run(unit, "tb.benches.bench_dre", "phases", config | {"phases": s.phases[:1]})()
+        before = Run(unit, "bench_dre", "phases", config | {"phases": s.phases[:1]})()
         got = Run(
-            unit, "tb.benches.bench_dre", "phases", config | {"phases": s.phases[1:], "memory": before["memory"]}
+            unit,
+            "bench_dre",
+            "phases",
+            config | {"phases": s.phases[1:], "memory": before["memory"]},
         )()
         spans = [b - a for a, b in zip(got["first"], got["ends"], strict=True)]
         early = s.phase_cycles(got["latency"], [0, *got["first"]])[1:]

@@ -10,22 +10,21 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.program.isa import Retrieve, Status
-from golden.retrieval import kv4
-from golden.retrieval.clustering import Joined
-from golden.retrieval.kvmap import Placed
-from golden.retrieval.table_image import TableMemory
-from golden.retrieval.table_layout import Item
-from hdl.emit import Emitted, emit
-from hdl.params import WtuParams
-from hdl.shells.dre_ip import CODE_BITS
-from tb.checks.core_checks import SIZES
-from tb.library.dre_scenario import Scenario, row_beats
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic
-from tb.library.transfer_traffic import params
-from tb.library.upsets import flipped, wrong_items
+from openvrex.golden.program.isa import Retrieve, Status
+from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.clustering import Joined
+from openvrex.golden.retrieval.kvmap import Placed
+from openvrex.golden.retrieval.table_image import TableMemory
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import WtuParams
+from openvrex.hdl.shells.dre_ip import CODE_BITS
+from openvrex.tb.checks.core_checks import SIZES
+from openvrex.tb.library.dre_scenario import Scenario, row_beats
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic
+from openvrex.tb.library.transfer_traffic import params
+from openvrex.tb.library.upsets import flipped, wrong_items
 
 DEVICE, HOME, FRESH, BUFFER, TABLES = 0x0000, 0x1000, 0x8000, 0x10000, 0x20000
 CHANGES = [*SIZES, "addr_bits=36", "clusters=8", "counts=4", "read_counts=4"]
@@ -199,7 +198,7 @@ class Software:
                 "idle": idle,
                 "pause": pause,
             }
-            got = Run(unit, "tb.benches.bench_dre_ip", "commands", c, seed, **how)()
+            got = Run(unit, "bench_dre_ip", "commands", c, seed, **how)()
             return got | {"memory": path.read_bytes()}
 
     def check(self, got: dict) -> None:

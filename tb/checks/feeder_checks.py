@@ -6,14 +6,14 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from golden.program.isa import CONTEXT_BITS, StoreTo
-from hdl.emit import Emitted, emit
-from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
-from sim.units.feeder_time import FeederTime
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic
-from tb.library.transfer_traffic import params
+from openvrex.golden.program.isa import CONTEXT_BITS, StoreTo
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.sim.units.feeder_time import FeederTime
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic
+from openvrex.tb.library.transfer_traffic import params
 
 # Words of the VPE against words of a WTU: equally many numbers, four times as many, a quarter. Hashes of 1 to 16 words.
 SIZES = {
@@ -133,7 +133,7 @@ def episode(size: str, words: list[dict], stalls=None, orders=(), cut_at: int = 
 def run(size: str, episodes: list[dict], seed: int = 1, unit: Emitted | None = None, waves: bool = True) -> list[dict]:
     """Run the bench and compare; its results."""
     config = {"params": SIZES[size], "episodes": episodes}
-    got = Run(unit or emitted(size), "tb.benches.bench_feeder", "words", config, seed, waves)()["episodes"]
+    got = Run(unit or emitted(size), "bench_feeder", "words", config, seed, waves)()["episodes"]
     for e, g in zip([e for e in episodes if not e["cut_at"]], got, strict=True):
         compare(params(SIZES[size]), e, g)
     return got

@@ -7,18 +7,17 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.function_params import ReSVParams
-from golden.retrieval.cluster_items import cluster_items
-from golden.retrieval.clustering import Clusterer, Joined
-from golden.retrieval.table_layout import Item
-from hdl.emit import emit
-from hdl.params import HcuParams, preset
-from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
-from sim.units.hcu_time import HcuTime
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.retrieval.cluster_items import cluster_items
+from openvrex.golden.retrieval.clustering import Clusterer, Joined
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import HcuParams, preset
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.sim.units.hcu_time import HcuTime
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").core.dre.hcu
 SIZES = {
@@ -156,7 +155,7 @@ def run(e, p, beats, th_hd, idle=0.0, stall=0.0, seed=1, waves=True, latency=8, 
     c = {"params": asdict(p), "beats": beats, "th_hd": th_hd, "idle": idle, "stall": stall, "reset_at": reset_at}
     c |= {"port_stall": stall, "latency": latency, "late": late, "items": list(items)}
     limit = max(40_000, (400 + 8 * latency + 8 * late) * len(beats))
-    got = Run(e, "tb.benches.bench_hcu", "keys", c | {"limit": limit}, seed, waves)()
+    got = Run(e, "bench_hcu", "keys", c | {"limit": limit}, seed, waves)()
     for b in got["beats"]:
         if b["op"]:
             del b["cluster"]

@@ -4,17 +4,16 @@ import random
 from functools import cache
 
 import numpy as np
-
-from golden.inputs.trace import Trace
-from golden.retrieval import kv4
-from hdl.emit import Emitted, to_verilog
-from hdl.leaf import Leaves
-from hdl.params import CoreParams
-from hdl.ports import ports
-from hdl.retrieval.kv4_codec import Kv4Codec
-from sim.units.retriever_time import converted
-from tb.library.runner import ROOT, Run
-from tb.library.transfer_traffic import params
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.retrieval import kv4
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.ports import ports
+from openvrex.hdl.retrieval.kv4_codec import Kv4Codec
+from openvrex.sim.units.retriever_time import converted
+from openvrex.tb.library.runner import ROOT, Run
+from openvrex.tb.library.transfer_traffic import params
 
 # Groups of half a beat, of one beat, of two and of four; beats of 4 to 64 numbers, 1 to 4 codes a cycle.
 SIZES = {
@@ -101,7 +100,7 @@ class Traffic:
             **{"bursts": self.bursts, "stall": stall, "seed": seed, "limit": longest + 2},
         }
         unit = of or emitted(self.size)
-        got = Run(unit, "tb.benches.bench_kv4_codec", "converts", config, seed, waves)()["bursts"]
+        got = Run(unit, "bench_kv4_codec", "converts", config, seed, waves)()["bursts"]
         for (_, _, cut, _), want, g in zip(self.bursts, self.want, got, strict=True):
             made, gives, makes, left = want
             if cut:

@@ -8,16 +8,16 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Self
 
-from golden.retrieval.kvmap import KvMap, Range
-from golden.retrieval.map_items import context_items, pool_items
-from golden.retrieval.table_layout import SHARED, Item, TableLayout
-from hdl.emit import emit
-from hdl.params import KvmuParams, preset
-from hdl.retrieval.kvmu_layouts import APPEND, CLEAR, SWITCH
-from sim.units.kvmu_time import KvmuTime
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.retrieval.kvmap import KvMap, Range
+from openvrex.golden.retrieval.map_items import context_items, pool_items
+from openvrex.golden.retrieval.table_layout import SHARED, Item, TableLayout
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import KvmuParams, preset
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR, SWITCH
+from openvrex.sim.units.kvmu_time import KvmuTime
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").core.dre.kvmu
 RAGGED = KvmuParams(
@@ -442,7 +442,7 @@ def episode(p: KvmuParams, a, f, stalls=({},), seed=0, latency=8, **more) -> dic
 
 def run(e, p: KvmuParams, episodes: list[dict], waves=True) -> list[dict]:
     c = {"params": asdict(p), "episodes": episodes}
-    return Run(e, "tb.benches.bench_kvmu", "traffic", c, waves=waves)()["episodes"]
+    return Run(e, "bench_kvmu", "traffic", c, waves=waves)()["episodes"]
 
 
 def cycles(p: KvmuParams, e: dict) -> dict:

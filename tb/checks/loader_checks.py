@@ -6,13 +6,13 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from golden.program.isa import LoadTo
-from hdl.emit import Emitted, emit
-from hdl.params import CoreParams
-from sim.units.loader_time import LoaderTime
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic
-from tb.library.transfer_traffic import (
+from openvrex.golden.program.isa import LoadTo
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.loader_time import LoaderTime
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic
+from openvrex.tb.library.transfer_traffic import (
     PAGE,
     SIZES,
     TOP,
@@ -50,7 +50,7 @@ def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
 
 def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
     """Run the bench and compare; its results."""
-    return play(unit or emitted(size), "tb.benches.bench_loader", size, episodes, compare, **how)
+    return play(unit or emitted(size), "bench_loader", size, episodes, compare, **how)
 
 
 def compare(size: str, e: dict, got: dict) -> None:

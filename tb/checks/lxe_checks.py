@@ -3,16 +3,15 @@
 from collections.abc import Iterable
 
 import numpy as np
-
-from golden.arithmetic.vector import Bank, Format, Op, Source
-from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status, encode
-from golden.program.isa import vector as vector_of
-from golden.program.lxe_model import BusError, Lxe, LxeError, Memory, Region
-from hdl.emit import Emitted
-from tb.checks.core_checks import SIZES, begin, emitted, host, params, ports
-from tb.library.lxe_programs import Script
-from tb.library.runner import Run
+from openvrex.golden.arithmetic.vector import Bank, Format, Op, Source
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status, encode
+from openvrex.golden.program.isa import vector as vector_of
+from openvrex.golden.program.lxe_model import BusError, Lxe, LxeError, Memory, Region
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.checks.core_checks import SIZES, begin, emitted, host, params, ports
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.runner import Run
 
 SIZE = 1 << 12  # bytes of memory; the memory answers higher addresses with an error
 HALT = Instruction(Opcode.HALT, {})
@@ -78,7 +77,7 @@ def play(episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]
         "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
         "latency": 20,
     }
-    return Run(unit or emitted(), "tb.benches.bench_lxe_time", "stopped", config, **how)()["episodes"]
+    return Run(unit or emitted(), "bench_lxe_time", "stopped", config, **how)()["episodes"]
 
 
 def check_good(got: dict) -> None:

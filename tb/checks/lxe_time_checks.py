@@ -6,16 +6,16 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, Self
 
-from golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source
-from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode, to_register
-from golden.program.isa import vector as vector_of
-from hdl.emit import Emitted
-from sim.units.lxe_time import Run
-from sim.units.sequencer_time import trace
-from tb.checks.core_checks import SIZES, emitted, params
-from tb.library.runner import Run as Bench
-from tb.library.stress_traffic import StressTraffic
+from openvrex.golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, StoreTo, encode, to_register
+from openvrex.golden.program.isa import vector as vector_of
+from openvrex.hdl.emit import Emitted
+from openvrex.sim.units.lxe_time import Run
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.core_checks import SIZES, emitted, params
+from openvrex.tb.library.runner import Run as Bench
+from openvrex.tb.library.stress_traffic import StressTraffic
 
 # Counter -> cycles between an event and the cycle in which the counter shows it.
 COUNTERS = {
@@ -197,7 +197,7 @@ def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], 
 def simulated(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> dict:
     """The same: "runs", and "memory" behind them in hex."""
     config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
-    return Bench(e, "tb.benches.bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()
+    return Bench(e, "bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()
 
 
 def differences(run: Run, got: dict) -> list[str]:

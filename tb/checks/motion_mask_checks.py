@@ -6,16 +6,15 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.inputs.codec import BLOCK, CELL
-from golden.inputs.codec_mask import PARTS, WEIGHT_BITS, WEIGHT_SHIFT, Command, MotionMask, centres, residuals
-from hdl.emit import emit
-from hdl.params import MaskParams, preset
-from hdl.video.motion_mask import block_layout, frame_layout
-from sim.units.motion_mask_time import MotionMaskTime
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.inputs.codec import BLOCK, CELL
+from openvrex.golden.inputs.codec_mask import PARTS, WEIGHT_BITS, WEIGHT_SHIFT, Command, MotionMask, centres, residuals
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import MaskParams, preset
+from openvrex.hdl.video.motion_mask import block_layout, frame_layout
+from openvrex.sim.units.motion_mask_time import MotionMaskTime
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").mask
 SIZES = {
@@ -177,7 +176,7 @@ def episode(p: MaskParams, frames: Frames, stalls=((0.0, 0.0, 0.0),), cut_at=0) 
 
 def run(e, p: MaskParams, episodes: list[dict], waves=True) -> list[dict]:
     c = {"params": asdict(p), "episodes": episodes}
-    return Run(e, "tb.benches.bench_motion_mask", "masks", c, waves=waves)()["episodes"]
+    return Run(e, "bench_motion_mask", "masks", c, waves=waves)()["episodes"]
 
 
 @dataclass

@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from functools import cache
 
-from golden.program.isa import Status
-from hdl.emit import Emitted, emit
-from hdl.params import MaskParams
-from sim.units.motion_mask_time import MotionMaskTime
-from tb.checks.motion_mask_checks import SIZES, Frames, bits, covering, listing, masks, stream
-from tb.library.runner import Run
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import MaskParams
+from openvrex.sim.units.motion_mask_time import MotionMaskTime
+from openvrex.tb.checks.motion_mask_checks import SIZES, Frames, bits, covering, listing, masks, stream
+from openvrex.tb.library.runner import Run
 
 
 @cache
@@ -34,7 +34,7 @@ def step(p: MaskParams, frames: Frames, k: int, ends: bool = True, hold: bool = 
 
 def play(unit: Emitted, p: MaskParams, steps: list[dict], idle=0.0, stall=0.0, polls=False, seed=1, **how) -> dict:
     c = {"params": asdict(p), "frames": steps, "idle": idle, "stall": stall, "polls": polls}
-    return Run(unit, "tb.benches.bench_motion_mask_ip", "frames", c, seed, **how)()
+    return Run(unit, "bench_motion_mask_ip", "frames", c, seed, **how)()
 
 
 def check_masks(p: MaskParams, frames: Frames, got: list[dict]) -> None:

@@ -2,11 +2,11 @@
 
 from functools import cache
 
-from hdl.emit import Emitted, to_verilog
-from hdl.ports import ports
-from hdl.shells.register_block import RegisterBlock, address_map
-from tb.library.runner import Run
-from tb.library.transfer_traffic import params
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.ports import ports
+from openvrex.hdl.shells.register_block import RegisterBlock, address_map
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.transfer_traffic import params
 
 SIZES = {"tiny": [], "wide": ["addr_bits=36"], "cores": ["wtu.n_h=3", "lxe.i_depth=2"]}
 KINDS = {
@@ -33,9 +33,7 @@ def emitted(size: str, name: str) -> Emitted:
 
 def run(size: str, name: str, seed: int = 1, unit: Emitted | None = None, count: int = 600, **how) -> set[str]:
     config = {"map": name, "params": SIZES[size], "count": count}
-    return set(
-        Run(unit or emitted(size, name), "tb.benches.bench_register_block", "accesses", config, seed, **how)()["kinds"]
-    )
+    return set(Run(unit or emitted(size, name), "bench_register_block", "accesses", config, seed, **how)()["kinds"])
 
 
 def check_accesses_are_as_described(size, name, record_property):
@@ -46,7 +44,7 @@ def check_accesses_are_as_described(size, name, record_property):
 
 def check_cycles_are_those_of_the_data_sheet():
     c = {"address": address_map("core_ip", params([])).find_by_path("watchdog").absolute_address}
-    got = Run(emitted("tiny", "core_ip"), "tb.benches.bench_register_block", "cycles", c)()
+    got = Run(emitted("tiny", "core_ip"), "bench_register_block", "cycles", c)()
     assert (got["write"], got["late_data"], got["late_address"], got["read"]) == (2, 2, 2, 2)
     assert set(got["writes"]) == {2}
     assert set(got["reads"]) == {3}

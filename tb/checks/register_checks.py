@@ -5,18 +5,17 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.program.isa import Instruction, Status, encode
-from hdl.retrieval.dre import SETTINGS
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
-from tb.checks.core_checks import emitted, params
-from tb.checks.lxe_time_checks import Program, differences, simulate, timed
-from tb.checks.lxe_time_checks import play as play_timed
-from tb.library.lxe_programs import Script
-from tb.library.register_programs import Numbers, rows
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.isa import Instruction, Status, encode
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.core_checks import emitted, params
+from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, timed
+from openvrex.tb.checks.lxe_time_checks import play as play_timed
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.register_programs import Numbers, rows
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 MORE = ("to_register=true",)
 PORTS = dict.fromkeys(SETTINGS, 0)

@@ -7,15 +7,14 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.program.isa import ADDR_BITS, Retrieve
-from golden.retrieval.kv4 import RATIO
-from hdl.emit import Emitted, emit
-from hdl.queues import kv4_numbers
-from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
-from hdl.retrieval.kvmu_layouts import APPEND
-from sim.units.retriever_time import RetrieverTime
-from tb.library.retriever_traffic import (
+from openvrex.golden.program.isa import ADDR_BITS, Retrieve
+from openvrex.golden.retrieval.kv4 import RATIO
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.queues import kv4_numbers
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND
+from openvrex.sim.units.retriever_time import RetrieverTime
+from openvrex.tb.library.retriever_traffic import (
     FETCHED,
     HOMES,
     SIZES,
@@ -27,10 +26,10 @@ from tb.library.retriever_traffic import (
     reply,
     retrieve,
 )
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic
-from tb.library.transfer_traffic import PAGE, params
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic
+from openvrex.tb.library.transfer_traffic import PAGE, params
 
 PORTS = ("c", "t", "w", "x", "b", "order", *(f"bus_{n}" for n in ("ar", "r", "aw", "w", "b")))
 STALLS = [
@@ -50,7 +49,7 @@ def emitted(size: str) -> Emitted:
 def run(size: str, episodes: list[tuple[Episode, dict]], seed=1, unit: Emitted | None = None, waves=True) -> list[dict]:
     """Run the bench and compare; its results."""
     config = {"params": SIZES[size], "episodes": [e.config(**how) for e, how in episodes]}
-    got = Run(unit or emitted(size), "tb.benches.bench_retriever", "retrieves", config, seed, waves)()["episodes"]
+    got = Run(unit or emitted(size), "bench_retriever", "retrieves", config, seed, waves)()["episodes"]
     kept = [e for e, how in episodes if not how.get("cut_at")]
     for e, g in zip(kept, got, strict=True):
         compare(e, g)

@@ -7,8 +7,8 @@ from itertools import chain
 from random import Random
 from typing import Any, Self
 
-from golden.arithmetic.vector import Swap
-from golden.program.isa import (
+from openvrex.golden.arithmetic.vector import Swap
+from openvrex.golden.program.isa import (
     ENGINE,
     PAYLOAD,
     SEMAPHORES,
@@ -19,14 +19,14 @@ from golden.program.isa import (
     Status,
     encode,
 )
-from hdl.emit import emit, params_of
-from hdl.execution.semaphores import WAITERS
-from hdl.execution.sequencer import Sequencer
-from hdl.instruction_layouts import PROGRAM, REGISTER, START
-from hdl.params import CoreParams, override, preset
-from sim.units.sequencer_time import NAMES, SequencerTime, trace
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.hdl.emit import emit, params_of
+from openvrex.hdl.execution.semaphores import WAITERS
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.sim.units.sequencer_time import NAMES, SequencerTime, trace
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 SIZES = {
     "tiny": [],
@@ -161,7 +161,7 @@ def play(emitted, size, runs, delays=(1, 1), idle=0.0, stall=0.0, waves=True) ->
     delays = delays if isinstance(delays, dict) else dict.fromkeys(NAMES.values(), delays)
     c = {"assign": SIZES[size], "idle": idle, "stall": stall, "delays": {n: list(d) for n, d in delays.items()}}
     runs = [{"limit": 10_000, **r} for r in runs]
-    return Run(emitted, "tb.benches.bench_sequencer", "programs", c | {"runs": runs}, waves=waves)()["runs"]
+    return Run(emitted, "bench_sequencer", "programs", c | {"runs": runs}, waves=waves)()["runs"]
 
 
 def emitted(size: str):

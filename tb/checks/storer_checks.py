@@ -6,12 +6,12 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from golden.program.isa import StoreTo
-from hdl.emit import Emitted, emit
-from sim.units.storer_time import StorerTime
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic
-from tb.library.transfer_traffic import (
+from openvrex.golden.program.isa import StoreTo
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.sim.units.storer_time import StorerTime
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic
+from openvrex.tb.library.transfer_traffic import (
     PAGE,
     SIZES,
     TOP,
@@ -54,7 +54,7 @@ def case(size: str, commands: list[dict], *args, errors=(), **fields) -> dict:
 
 def run(size: str, episodes: list[dict], unit: Emitted | None = None, **how) -> list[dict]:
     """Run the bench and compare; its results."""
-    return play(unit or emitted(size), "tb.benches.bench_storer", size, episodes, compare, **how)
+    return play(unit or emitted(size), "bench_storer", size, episodes, compare, **how)
 
 
 def compare(size: str, e: dict, got: dict) -> None:

@@ -8,18 +8,18 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from golden.arithmetic.secded import check_bits, encode
-from golden.program.isa import ADDR_BITS
-from golden.retrieval.table_layout import SHARED, Item
-from hdl.emit import Emitted, emit
-from hdl.params import DreParams
-from hdl.queues import PUTS, READS
-from hdl.retrieval.table_port import CLIENTS, client_sizes
-from sim.units.table_port_time import TablePortTime
-from sim.units.table_time import Ask, Put, Requests
-from tb.library.runner import Run
-from tb.library.stress_traffic import StressTraffic, stall_rate
-from tb.library.transfer_traffic import params
+from openvrex.golden.arithmetic.secded import check_bits, encode
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.golden.retrieval.table_layout import SHARED, Item
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import DreParams
+from openvrex.hdl.queues import PUTS, READS
+from openvrex.hdl.retrieval.table_port import CLIENTS, client_sizes
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.sim.units.table_time import Ask, Put, Requests
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.tb.library.transfer_traffic import params
 
 _ONES = ("hcu.n_w=1", "n_hp=1", "clusters=1", "n_ctx=1", "tile=1", "frame=1", "wtu.n_w=1", "count_bits=1", "blocks=1")
 SIZES = {
@@ -173,7 +173,7 @@ def run(
 ) -> list[tuple[Episode, dict]]:
     """Run the bench and compare; the whole episodes with their results."""
     config = {"params": SIZES[size], "episodes": [e.config() for e in episodes]}
-    got = Run(unit or emitted(size), "tb.benches.bench_table_port", "requests", config, seed, waves)()["episodes"]
+    got = Run(unit or emitted(size), "bench_table_port", "requests", config, seed, waves)()["episodes"]
     out = list(zip([e for e in episodes if not e.cut_at], got, strict=True))
     for e, g in out:
         compare(e, g)

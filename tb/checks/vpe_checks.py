@@ -6,15 +6,26 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.vector import FOREVER, SCALARS, Bank, Format, Instruction, Op, Post, Reduce, Source, Step, Swap
-from golden.function_params import ScoreFormat
-from hdl.emit import emit
-from hdl.params import VpeParams, preset
-from tb.library.operands import SPECIAL
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
-from tb.library.vpe_traffic import Episode, run
+from openvrex.golden.arithmetic.vector import (
+    FOREVER,
+    SCALARS,
+    Bank,
+    Format,
+    Instruction,
+    Op,
+    Post,
+    Reduce,
+    Source,
+    Step,
+    Swap,
+)
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import VpeParams, preset
+from openvrex.tb.library.operands import SPECIAL
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.tb.library.vpe_traffic import Episode, run
 
 TINY = replace(preset("tiny").core.vpe, depth=16)  # few words, so addresses wrap
 SIZES = {

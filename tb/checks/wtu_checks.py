@@ -5,16 +5,15 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import BUDGET_BITS, ScoreFormat
-from golden.retrieval.wicsum import RowSelection, select
-from hdl.emit import emit
-from hdl.params import WtuParams, preset
-from sim.units.wtu_time import Ring, WtuTime, params_of
-from tb.library.runner import Run
-from tb.library.streams import LATE
-from tb.library.stress_traffic import StressTraffic, stall_rate
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import BUDGET_BITS, ScoreFormat
+from openvrex.golden.retrieval.wicsum import RowSelection, select
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import WtuParams, preset
+from openvrex.sim.units.wtu_time import Ring, WtuTime, params_of
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import LATE
+from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 TINY = preset("tiny").core.dre.wtu
 CORE = replace(preset("core").core.dre.wtu, clusters=1024)  # selection buckets keeps a row on chip
@@ -223,7 +222,7 @@ def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]
     keep = [
         x | {"contexts": [{k: c[k] for k in ("counts", "rows")} for c in x["contexts"]]} for x in episodes
     ]  # what the simulator's side needs
-    return Run(e, "tb.benches.bench_wtu", "rows", {"params": asdict(p), "episodes": keep}, seed, waves)()["episodes"]
+    return Run(e, "bench_wtu", "rows", {"params": asdict(p), "episodes": keep}, seed, waves)()["episodes"]
 
 
 def emitted(p: WtuParams):

@@ -10,10 +10,9 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from hdl.bus.arbiter import RoundRobin
-from hdl.bus.manager_port import ManagerPort
-from hdl.params import SystemParams
+from openvrex.hdl.bus.arbiter import RoundRobin
+from openvrex.hdl.bus.manager_port import ManagerPort
+from openvrex.hdl.params import SystemParams
 
 
 class PortMonitor(wiring.Component):

@@ -7,9 +7,8 @@ from amaranth import Module, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from hdl.execution.loader import Loader
-from hdl.execution.storer import Storer
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.storer import Storer
 
 PAGE_BITS = 12
 

@@ -5,9 +5,9 @@ import json
 import re
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
-from tb.library.runner import BUILD
-from tb.library.yosys import run_yosys
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.tb.library.runner import BUILD
+from openvrex.tb.library.yosys import run_yosys
 
 WAVES = BUILD.parent / "formal"
 # A proof leaves these: the design in words, the names of its inputs, ABC's values.

@@ -9,13 +9,12 @@ from unittest.mock import patch
 
 from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
-
-from hdl.memory import Ram
-from hdl.params import HcuParams, bits_for
-from hdl.retrieval.hcu import Hcu
-from hdl.retrieval.hcu_lanes import Lanes
-from hdl.retrieval.hcu_state import Scan, Work
-from tb.formal.stream_proof import UnitMonitor
+from openvrex.hdl.memory import Ram
+from openvrex.hdl.params import HcuParams, bits_for
+from openvrex.hdl.retrieval.hcu import Hcu
+from openvrex.hdl.retrieval.hcu_lanes import Lanes
+from openvrex.hdl.retrieval.hcu_state import Scan, Work
+from openvrex.tb.formal.stream_proof import UnitMonitor
 
 # Four tiles and no room in the number of clusters, so that every level is a legal one.
 SMALL = HcuParams(n_h=1, n_w=1, n_hp=2, clusters=7, tile=2, frame=2, n_ctx=1, token_bits=1)
@@ -65,7 +64,7 @@ class WatchedHcu(Hcu):
         self.reach = reach
 
     def elaborate(self, platform):
-        with patch("hdl.retrieval.hcu.Lanes", partial(WatchedLanes, self.reach)):
+        with patch("openvrex.hdl.retrieval.hcu.Lanes", partial(WatchedLanes, self.reach)):
             return super().elaborate(platform)
 
 

@@ -14,9 +14,8 @@ from amaranth import Module
 from amaranth.back import rtlil
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
-
-from tb.formal.stream_proof import channels, ports
-from tb.library.yosys import run_yosys
+from openvrex.tb.formal.stream_proof import channels, ports
+from openvrex.tb.library.yosys import run_yosys
 
 
 def flags(unit: wiring.Component) -> dict[str, tuple[str, int | None]]:

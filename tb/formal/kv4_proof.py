@@ -7,12 +7,11 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from golden.retrieval.kv4 import RATIO
-from hdl.params import CoreParams
-from hdl.queues import kv4_beats
-from hdl.retrieval.kv4_codec import STEP_LAYOUT, Kv4Code, Kv4Codec
-from sim.units.retriever_time import converted
+from openvrex.golden.retrieval.kv4 import RATIO
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.queues import kv4_beats
+from openvrex.hdl.retrieval.kv4_codec import STEP_LAYOUT, Kv4Code, Kv4Codec
+from openvrex.sim.units.retriever_time import converted
 
 
 class BeatMonitor(wiring.Component):

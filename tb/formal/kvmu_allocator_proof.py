@@ -8,12 +8,11 @@ rest. Each beat leaves consistent tables, from which the next may start. Zero ta
 
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams
-from hdl.retrieval.kvmu_layouts import APPEND, CLEAR
-from tb.formal.kvmu_tables import SMALL, TablesMonitor
-from tb.formal.prover import holds
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR
+from openvrex.tb.formal.kvmu_tables import SMALL, TablesMonitor
+from openvrex.tb.formal.prover import holds
 
 DEPTH = 36  # cycles
 

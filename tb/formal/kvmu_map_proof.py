@@ -9,11 +9,10 @@ used that was not read for its beat.
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams
-from hdl.retrieval.kvmu_layouts import APPEND, CLEAR
-from tb.formal.kvmu_tables import SMALL, TablesMonitor
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR
+from openvrex.tb.formal.kvmu_tables import SMALL, TablesMonitor
 
 __all__ = ["SMALL", "FetchMonitor", "MoveMonitor"]
 

@@ -8,11 +8,10 @@ cluster, as many entries as are not at home.
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
-
-from golden.retrieval.table_layout import Item
-from hdl.params import KvmuParams
-from hdl.retrieval.kvmu import Kvmu
-from hdl.retrieval.kvmu_layouts import APPEND, CLEAR, map_layouts, map_port
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import KvmuParams
+from openvrex.hdl.retrieval.kvmu import Kvmu
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR, map_layouts, map_port
 
 SMALL = KvmuParams(
     n_ctx=1,

@@ -6,9 +6,8 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
-
-from hdl.params import MaskParams
-from hdl.video.motion_mask import MotionMask, block_layout, frame_layout
+from openvrex.hdl.params import MaskParams
+from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout
 
 SMALL = MaskParams(grid=2, group=1, size_bits=4, block_bits=1, tau_bits=1)
 RESIDUALS = replace(SMALL, residuals=True)

@@ -12,7 +12,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from hdl.emit import Emitted
+from openvrex.hdl.emit import Emitted
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
 SECONDS = 20  # for one comparison

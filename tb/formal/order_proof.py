@@ -9,8 +9,7 @@ from collections.abc import Callable
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
-
-from tb.formal.stream_proof import UnitMonitor
+from openvrex.tb.formal.stream_proof import UnitMonitor
 
 
 class OrderMonitor(UnitMonitor):

@@ -11,14 +11,13 @@ from unittest.mock import patch
 
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
-
-from hdl.bus.manager_port import Slice
-from hdl.emit import ALL, params_of
-from hdl.execution.loader import Loader
-from hdl.execution.sequencer import Sequencer
-from hdl.execution.storer import Storer
-from hdl.params import DreParams, SystemParams, WtuParams, override, preset
-from tb.formal import (
+from openvrex.hdl.bus.manager_port import Slice
+from openvrex.hdl.emit import ALL, params_of
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
+from openvrex.tb.formal import (
     hcu_tiles_proof,
     kvmu_allocator_proof,
     kvmu_map_proof,
@@ -27,19 +26,26 @@ from tb.formal import (
     verilog_equivalence,
     wtu_set_proof,
 )
-from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
-from tb.formal.bursts_proof import BusMonitor
-from tb.formal.collision_proof import CollisionMonitor
-from tb.formal.idle_proof import shown
-from tb.formal.kv4_proof import BeatMonitor, CodeMonitor
-from tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
-from tb.formal.order_proof import OrderMonitor
-from tb.formal.prover import MEMORIES, Proof, holds
-from tb.formal.register_proof import RegisterMonitor, SetMonitor
-from tb.formal.row_check_proof import RowMonitor
-from tb.formal.sequencer_proof import BITS, LoopMonitor, ReadyMonitor, SemaphoreMonitor, SteadySemaphores, StuckMonitor
-from tb.formal.stream_proof import StreamMonitor, waiting
-from tb.formal.wtu_ring_proof import RingMonitor
+from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
+from openvrex.tb.formal.bursts_proof import BusMonitor
+from openvrex.tb.formal.collision_proof import CollisionMonitor
+from openvrex.tb.formal.idle_proof import shown
+from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
+from openvrex.tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
+from openvrex.tb.formal.order_proof import OrderMonitor
+from openvrex.tb.formal.prover import MEMORIES, Proof, holds
+from openvrex.tb.formal.register_proof import RegisterMonitor, SetMonitor
+from openvrex.tb.formal.row_check_proof import RowMonitor
+from openvrex.tb.formal.sequencer_proof import (
+    BITS,
+    LoopMonitor,
+    ReadyMonitor,
+    SemaphoreMonitor,
+    SteadySemaphores,
+    StuckMonitor,
+)
+from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
+from openvrex.tb.formal.wtu_ring_proof import RingMonitor
 
 LIMIT = 600  # seconds
 
@@ -325,7 +331,10 @@ def _stuck(reach: bool) -> StuckMonitor:
 @contextmanager
 def _short() -> Iterator[None]:
     """A sequencer in which any semaphore may have a signal, and whose watchdog ends soon."""
-    with patch("hdl.execution.sequencer.Semaphores", SteadySemaphores), patch.object(Sequencer, "WATCHDOG", _WATCHDOG):
+    with (
+        patch("openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores),
+        patch.object(Sequencer, "WATCHDOG", _WATCHDOG),
+    ):
         yield
 
 
@@ -341,7 +350,7 @@ def _rest() -> Iterator[Goal]:
     endless = (r"(connect \\B )\\ends \[0\]", r"\g<1>1'0")  # no word is the last of its row
     rows = partial(RowMonitor, small().core.dre.wtu)
     yield Goal("dre", "rows have a code for each cluster", "4 clusters", rows, endless, 30)
-    bits = partial(patch, "hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
+    bits = partial(patch, "openvrex.hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
     size = f"of {BITS} bits"
     even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # a count of two reads as zero
     taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
@@ -372,7 +381,7 @@ def _rest() -> Iterator[Goal]:
 def _registers() -> Iterator[Goal]:
     """Goals of registers that a STORE sets."""
     p = override(small(), ["to_register=true"]).core
-    steady = partial(patch, "hdl.execution.sequencer.Semaphores", SteadySemaphores)
+    steady = partial(patch, "openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores)
     other = (r"(connect \\A \\store_set \[4:1\]\n\s+connect \\B \d)'101\n", r"\1'110\n")  # R5's number goes to R6
     early = (r"connect \\B \\holds2 \[0\]", r"connect \\B 1'0")  # nobody waits for a SET or SYNC in the second stage
     for claim, kind, edit in (
@@ -397,7 +406,7 @@ def _registers() -> Iterator[Goal]:
 @contextmanager
 def _flights(reads: int) -> Iterator[None]:
     """A table port of so many asks in flight but one, and of two puts."""
-    with patch("hdl.retrieval.table_port.READS", reads), patch("hdl.retrieval.table_port.PUTS", 2):
+    with patch("openvrex.hdl.retrieval.table_port.READS", reads), patch("openvrex.hdl.retrieval.table_port.PUTS", 2):
         yield
 
 
@@ -422,7 +431,7 @@ def _table_port() -> Iterator[Goal]:
 @contextmanager
 def _codes(n: int) -> Iterator[None]:
     """A codec that packs so many numbers a cycle, and so takes fewer cycles."""
-    here = "hdl.retrieval.kv4_codec.kv4_codes", "sim.units.retriever_time.kv4_codes"
+    here = "openvrex.hdl.retrieval.kv4_codec.kv4_codes", "openvrex.sim.units.retriever_time.kv4_codes"
     with patch(here[0], lambda p: n), patch(here[1], lambda p: n):
         yield
 
@@ -472,7 +481,7 @@ def _streams() -> Iterator[Goal]:
     yield stream_goal("motion_mask", unread("o__ready"), 30)
     yield stream_goal("dpe", unread("r_en", "unit.fifo"), 40)
     yield stream_goal("vpe", unread("o__ready"), 40)
-    steady = partial(patch, "hdl.execution.sequencer.Semaphores", SteadySemaphores)
+    steady = partial(patch, "openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores)
     yield stream_goal("sequencer", unread("mul__ready"), 40, within=steady)
     yield stream_goal("feeder", unread("k__ready"), 30)
     yield stream_goal("loader", unread("ar__ready"), 30)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pyosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
-
-from tb.formal.counterexample import BITS, MAP, WORDS, write_wave
-from tb.library.yosys import run_yosys
+from openvrex.tb.formal.counterexample import BITS, MAP, WORDS, write_wave
+from openvrex.tb.library.yosys import run_yosys
 
 _WORDS = (
     "read_rtlil {folder}/a.il",

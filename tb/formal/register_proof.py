@@ -8,13 +8,12 @@ until its semaphores are signalled is proved in `tb.formal.sequencer_proof`. All
 
 from amaranth import Array, Cat, Instance, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
-
-from golden.program.isa import NUMBER_BITS, REGISTERS, Opcode, StoreTo, layout
-from hdl.execution.sequencer import Sequencer
-from hdl.execution.storer import Storer
-from hdl.instruction_layouts import REGISTER
-from hdl.params import CoreParams
-from tb.formal.stream_proof import UnitMonitor
+from openvrex.golden.program.isa import NUMBER_BITS, REGISTERS, Opcode, StoreTo, layout
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.instruction_layouts import REGISTER
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.formal.stream_proof import UnitMonitor
 
 SHIFTS = 32  # of a number that goes to a register
 _INSIDE = 4  # more instructions than a storer of one burst in flight holds

@@ -7,9 +7,8 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval.row_check import RowCheck, score_layout
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval.row_check import RowCheck, score_layout
 
 
 class RowMonitor(wiring.Component):

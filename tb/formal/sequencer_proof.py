@@ -14,13 +14,12 @@ from amaranth import Array, Instance, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from golden.program.isa import LOOPS, Status
-from hdl.execution.loop_stack import LoopStack
-from hdl.execution.semaphores import WAITERS, Semaphores
-from hdl.execution.sequencer import Sequencer
-from tb.formal.prover import Proof, holds
-from tb.formal.stream_proof import UnitMonitor, channels
+from openvrex.golden.program.isa import LOOPS, Status
+from openvrex.hdl.execution.loop_stack import LoopStack
+from openvrex.hdl.execution.semaphores import WAITERS, Semaphores
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.tb.formal.prover import Proof, holds
+from openvrex.tb.formal.stream_proof import UnitMonitor, channels
 
 BITS = 3
 _TOP = (1 << BITS) - 1
@@ -191,13 +190,13 @@ class StuckMonitor(UnitMonitor):
 
 def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `SemaphoreMonitor` hold, as in `tb.formal.prover.holds`."""
-    with patch("hdl.execution.semaphores.SEMAPHORE_BITS", BITS):
+    with patch("openvrex.hdl.execution.semaphores.SEMAPHORE_BITS", BITS):
         return holds(SemaphoreMonitor(reach), edit, merge=False)
 
 
 def prove_ready(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claim of `ReadyMonitor` holds, as in `tb.formal.prover.holds`."""
-    with patch("hdl.execution.semaphores.SEMAPHORE_BITS", BITS):
+    with patch("openvrex.hdl.execution.semaphores.SEMAPHORE_BITS", BITS):
         return holds(ReadyMonitor(reach), edit, merge=False)
 
 

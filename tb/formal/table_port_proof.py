@@ -12,12 +12,11 @@ The monitor follows any one request and any one item of it. Inputs are free with
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
 from amaranth.lib import data
-
-from golden.retrieval.table_layout import SHARED, Item
-from hdl.params import DreParams, override, preset
-from hdl.retrieval.table_client import ask_layout, put_layout
-from hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
-from tb.formal.stream_proof import Channel, UnitMonitor, channels
+from openvrex.golden.retrieval.table_layout import SHARED, Item
+from openvrex.hdl.params import DreParams, override, preset
+from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
+from openvrex.hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
+from openvrex.tb.formal.stream_proof import Channel, UnitMonitor, channels
 
 _COUNT = 6  # bits of a count
 _ITEMS = {"hcu": (Item.LEVEL, Item.HASH), "kvmu": tuple(item for item in Item if item != Item.HASH)}

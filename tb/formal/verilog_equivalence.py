@@ -19,12 +19,11 @@ from pathlib import Path
 import pyosys
 from amaranth.back.rtlil import convert_fragment
 from amaranth.hdl._ir import Design, PortDirection
-
-from hdl.emit import component_of, elaborated_unit
-from hdl.leaf import Leaves
-from hdl.memory import bodies
-from hdl.writer.modules import Writer
-from tb.library.yosys import run_yosys
+from openvrex.hdl.emit import component_of, elaborated_unit
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.memory import bodies
+from openvrex.hdl.writer.modules import Writer
+from openvrex.tb.library.yosys import run_yosys
 
 _GATES = (
     "hierarchy -check -top {top}",

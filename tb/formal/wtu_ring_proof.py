@@ -8,10 +8,9 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from golden.function_params import ScoreFormat
-from hdl.params import WtuParams
-from hdl.retrieval.wtu_counts import CountRing
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.params import WtuParams
+from openvrex.hdl.retrieval.wtu_counts import CountRing
 
 SMALL = WtuParams(n_w=1, clusters=4, counts=2, count_bits=3, score=ScoreFormat(2, 1), bin_bits=2)
 

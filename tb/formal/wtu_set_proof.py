@@ -18,11 +18,10 @@ from amaranth import Array, Cat, ClockDomain, ClockSignal, Module, Mux, Signal, 
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import ScoreFormat
-from hdl.params import WtuParams, bits_for
-from hdl.retrieval.wtu import Wtu
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.params import WtuParams, bits_for
+from openvrex.hdl.retrieval.wtu import Wtu
 
 SMALL = WtuParams(
     n_w=2, clusters=4, counts=4, score=ScoreFormat(2, 1), count_bits=2, bin_bits=2, count_digit=2, n_buckets=2
@@ -32,7 +31,7 @@ TH_STEPS = 2  # bits of the ratio that the proof of the exact variant keeps, so 
 
 def short_ratio() -> AbstractContextManager:
     """Lets the exact variant multiply for Th in units of 2^-2 instead of 2^-16, while it is elaborated."""
-    return patch("hdl.retrieval.wtu_exact.TH_STEPS", TH_STEPS)
+    return patch("openvrex.hdl.retrieval.wtu_exact.TH_STEPS", TH_STEPS)
 
 
 class RowMonitor(wiring.Component):

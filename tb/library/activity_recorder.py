@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from hdl.emit import Emitted
-from tb.library.recording import Recording
-from tb.library.runner import simulator
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.library.recording import Recording
+from openvrex.tb.library.runner import simulator
 
 _BIT = re.compile(r"(.*)\[(\d+)\]")
 MEMORIES = (".storage", ".mem")  # ends of the names of memories and FIFOs

@@ -1,14 +1,13 @@
 """The hybrid memory's history branch on a golden LXE, alone: passes of one stream, from normed states to outputs."""
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.policies.state_space import HistoryBranch, StateSpaceParams
-from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import Array, LayerShape, Register
-from golden.program.lxe_model import Result
-from golden.program.scan_compiler import BranchPlan
-from tb.library.plan_runs import PlanRun
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register
+from openvrex.golden.program.lxe_model import Result
+from openvrex.golden.program.scan_compiler import BranchPlan
+from openvrex.tb.library.plan_runs import PlanRun
 
 
 class BranchRun(PlanRun):

@@ -1,15 +1,14 @@
 """The search for nearest centroids on a golden LXE, alone: from directions and centroids to numbers in memory."""
 
 import numpy as np
-
-from golden.program.centroid_stages import CentroidPlan
-from golden.program.isa import Instruction, LxeFormat, encode
-from golden.program.layer_memory import LayerShape
-from golden.retrieval import centroids
-from hdl.params import CoreParams
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
-from tb.library.plan_runs import PlanRun
+from openvrex.golden.program.centroid_stages import CentroidPlan
+from openvrex.golden.program.isa import Instruction, LxeFormat, encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.retrieval import centroids
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.library.plan_runs import PlanRun
 
 
 class CentroidRun(PlanRun):

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.policies.mosaic_core import CoreLayer, Job
-from golden.policies.mosaic_hardware import HardwareLayer
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import Lxe, Memory, Result
-from golden.program.vpe_known_lanes import Known
-from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.policies.mosaic_core import CoreLayer, Job
+from openvrex.golden.policies.mosaic_hardware import HardwareLayer
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import Lxe, Memory, Result
+from openvrex.golden.program.vpe_known_lanes import Known
+from openvrex.tb.library.small_mosaic import PARAMS, ROOM, shown, stream
 
 WIDTH, HEADS = 16, 2  # numbers of a key of all KV heads
 OUTSIDE = 1 << 36

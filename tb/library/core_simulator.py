@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from golden.program.isa import Status
-from hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, port_members
-from hdl.emit import Emitted
-from hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
-from hdl.params import CoreParams
-from hdl.ports import streams
-from tb.library.runner import ROOT, build
-from tb.library.waveforms import suffix
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, port_members
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.ports import streams
+from openvrex.tb.library.runner import ROOT, build
+from openvrex.tb.library.waveforms import suffix
 
 LATENCY = 32  # cycles from a read's address to its first beat
 EVERY = 64  # cycles between samples of the counters

@@ -5,21 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ReSVParams, check
-from golden.inputs import decoder as model
-from golden.inputs.decoder import Decoder
-from golden.inputs.trace import Trace, TraceError, source
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.core_host import CoreHost
-from golden.program.isa import Instruction
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.lxe_model import Result
-from golden.retrieval.hashing import hyperplanes
-from hdl.params import CoreParams
-from tb.library import stage_log
-from tb.library.pass_stream import Place
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.inputs import decoder as model
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.trace import Trace, TraceError, source
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.lxe_model import Result
+from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.library import stage_log
+from openvrex.tb.library.pass_stream import Place
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-
-from golden.function_params import ReSVParams, check
-from golden.inputs.decoder import Decoder
-from golden.program.core_compiler import RetrievalShape
-from golden.program.layer_memory import LayerShape
-from golden.program.model_host import ModelHost, Weights, blocks_needed
-from golden.retrieval.hashing import hyperplanes
-from hdl.params import CoreParams, override, preset
+from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.model_host import ModelHost, Weights, blocks_needed
+from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.hdl.params import CoreParams, override, preset
 
 # 16 lanes and a bus of 32 bytes; a table for each KV head, whose entries are K and V of 64 numbers. The ring is short:
 # short streams then fetch.

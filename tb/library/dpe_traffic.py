@@ -4,12 +4,11 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
-
-from golden.arithmetic.dot import dot
-from golden.function_params import check
-from hdl.emit import Emitted
-from hdl.params import DpeParams
-from tb.library.runner import Run
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.function_params import check
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.params import DpeParams
+from openvrex.tb.library.runner import Run
 
 
 class Traffic:
@@ -122,4 +121,4 @@ class Traffic:
     def run(self, emitted: Emitted, seed: int, idle=0.0, stall=0.0, reset_at=0, waves=True) -> dict:
         """Run the bench; it returns {taken, cycles, beats, perf}."""
         config = {"params": asdict(self.p), "phases": self.phases, "idle": idle, "stall": stall, "reset_at": reset_at}
-        return Run(emitted, "tb.benches.bench_dpe", "products", config, seed, waves)()
+        return Run(emitted, "bench_dpe", "products", config, seed, waves)()

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-
-from golden.function_params import ReSVParams, ScoreFormat
-from golden.retrieval.clustering import Joined
-from golden.retrieval.dre_model import DreModel, Query
-from golden.retrieval.kvmap import KvMap, Placed
-from golden.retrieval.table_image import image
-from hdl.params import DreParams, HcuParams, KvmuParams, TableParams, WtuParams
-from hdl.retrieval.hcu_state import CLEAR, SWITCH
-from sim.units.dre_time import DreTime
-from sim.units.hcu_time import HcuCycles, HcuTime
-from sim.units.table_time import alone
-from sim.units.wtu_time import WtuTime
+from openvrex.golden.function_params import ReSVParams, ScoreFormat
+from openvrex.golden.retrieval.clustering import Joined
+from openvrex.golden.retrieval.dre_model import DreModel, Query
+from openvrex.golden.retrieval.kvmap import KvMap, Placed
+from openvrex.golden.retrieval.table_image import image
+from openvrex.hdl.params import DreParams, HcuParams, KvmuParams, TableParams, WtuParams
+from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.hcu_time import HcuCycles, HcuTime
+from openvrex.sim.units.table_time import alone
+from openvrex.sim.units.wtu_time import WtuTime
 
 HCU_BEAT = ("op", "ctx", "hash", "last")  # of a key, for the time view of the HCU
 

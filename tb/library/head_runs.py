@@ -1,11 +1,10 @@
 """The head of a decoder on a golden LXE, alone: from a hidden state, or from given logits, to the next token."""
 
 import numpy as np
-
-from golden.program.head_compiler import HeadPlan
-from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_memory import LayerShape
-from tb.library.plan_runs import PlanRun
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.tb.library.plan_runs import PlanRun
 
 # Logits whose maximum is easy to miss, by name: a function of their number gives them.
 CORNERS = {

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-from golden.program.isa import Instruction, Status, encode
-from golden.program.lxe_model import Memory
-from hdl.emit import Emitted
-from tb.library.runner import Run
+from openvrex.golden.program.isa import Instruction, Status, encode
+from openvrex.golden.program.lxe_model import Memory
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.library.runner import Run
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Script:
         limit: int = 100_000,
         seed: int = 1,
         waves: bool = True,
-        bench: str = "tb.benches.bench_lxe",
+        bench: str = "bench_lxe",
         **how,
     ) -> tuple[list[Ran], np.ndarray]:
         """Run everything on the RTL; the runs, and the memory after them. `how` goes to the bench as it is."""

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from golden.program.isa import Instruction
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import Result
-from golden.program.model_host import ModelHost, Step
-from golden.program.stage_plan import Plan
-from tb.library import stage_log
-from tb.library.pass_stream import Place
-from tb.library.video_question import likeliest
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import Result
+from openvrex.golden.program.model_host import ModelHost, Step
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.tb.library import stage_log
+from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.video_question import likeliest
 
 
 @dataclass(frozen=True)

@@ -5,31 +5,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.decoder import Decoder
-from golden.policies.blocks import Block
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic import Mosaic
-from golden.policies.mosaic_core import Core as Driver
-from golden.policies.mosaic_core import CoreLayer, Counts, Job
-from golden.policies.mosaic_hardware import HardwareClusters, HardwareLayer
-from golden.policies.mosaic_host import MosaicHost
-from golden.policies.policy import Step
-from golden.policies.policy_run import Run, decoder_shape
-from golden.policies.registry import Entry
-from golden.policies.stream_runs import Segment
-from golden.program.core_model import Core
-from golden.program.isa import Instruction
-from golden.program.layer_memory import LayerShape
-from golden.program.lxe_model import Memory, Result
-from golden.program.mosaic_plan import FramePlan, MosaicPlan
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import KvMap
-from hdl.params import CoreParams
-from tb.library.handed_over import handed_over
-from tb.library.pass_stream import Place
-from tb.library.window_stream import Reference, blocks
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.mosaic_core import Core as Driver
+from openvrex.golden.policies.mosaic_core import CoreLayer, Counts, Job
+from openvrex.golden.policies.mosaic_hardware import HardwareClusters, HardwareLayer
+from openvrex.golden.policies.mosaic_host import MosaicHost
+from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy_run import Run, decoder_shape
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.library.handed_over import handed_over
+from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.window_stream import Reference, blocks
 
 EVENTS = (  # that a stream must have, to show what the policy is there for
     *("clustered", "assigned", "split", "deferred", "merged", "offloaded", "fetched", "prefetched", "covered"),

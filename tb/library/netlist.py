@@ -4,9 +4,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from hdl.emit import Emitted
-from hdl.memory import bodies
-from tb.library.yosys import run_yosys
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.memory import bodies
+from openvrex.tb.library.yosys import run_yosys
 
 LIBRARY = Path(__file__).parents[2] / "synth" / "openvrex.lib"
 _MAP = (

@@ -1,8 +1,7 @@
 """BF16 operands of dot products: each kind of number that takes its own path through the hardware."""
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 
 # Bits of FP32 numbers: zeros, infinities, NaNs, the ends of subnormal and normal numbers, ones.
 SPECIAL = [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x807FFFFF]

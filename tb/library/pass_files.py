@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-
-from golden.atomic_files import replacing, write_atomically
-from golden.program.bus_memory import STRETCH
-from golden.program.core_model import Core
-from golden.program.isa import Instruction, encode
-from golden.program.lxe_model import Memory, Result
-from tb.library.pass_stream import Pass, Place
-from tb.library.pass_time import PassTime
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.program.bus_memory import STRETCH
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction, encode
+from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.tb.library.pass_stream import Pass, Place
+from openvrex.tb.library.pass_time import PassTime
 
 GRAIN = 64  # bytes that a change is kept by
 

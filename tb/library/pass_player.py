@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-from golden.atomic_files import write_atomically
-from golden.program.isa import Status
-from tb.library.core_simulator import ended, requests
-from tb.library.pass_files import GRAIN, Image, PassFiles, Played
-from tb.library.runner import BenchError
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.program.isa import Status
+from openvrex.tb.library.core_simulator import ended, requests
+from openvrex.tb.library.pass_files import GRAIN, Image, PassFiles, Played
+from openvrex.tb.library.runner import BenchError
 
 CHUNK = 1024  # beats that are compared at once
 

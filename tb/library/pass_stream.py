@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-
-from golden.program.core_model import Core
-from golden.program.isa import Instruction
-from golden.program.lxe_model import Result
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.lxe_model import Result
 
 
 @dataclass(frozen=True)

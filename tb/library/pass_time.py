@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from golden.program.core_model import Core
-from golden.program.isa import Instruction, Opcode, Retrieve, encode
-from hdl.params import CoreParams
-from sim.units.core_time import CoreTime, Retrieval
-from sim.units.dre_time import DreTime
-from sim.units.sequencer_time import trace
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, encode
+from openvrex.hdl.params import CoreParams
+from openvrex.sim.units.core_time import CoreTime, Retrieval
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.sequencer_time import trace
 
 
 @dataclass

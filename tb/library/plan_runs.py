@@ -3,9 +3,8 @@
 from typing import Any
 
 import numpy as np
-
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region
 
 
 class PlanRun:

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-
-from golden.function_params import DotFormat, ReSVParams
-from golden.inputs.decoder import Decoder
-from golden.policies.blocks import Block
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
+from openvrex.golden.function_params import DotFormat, ReSVParams
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
+from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
 
 
 class PolicyPasses(DecoderRun):

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from hdl.emit import Emitted
-from tb.library.yosys import run_yosys
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.library.yosys import run_yosys
 
 IDLE = 40  # cycles after the reset that are checked: some units initialise themselves in them
 _CHANNEL = re.compile(r"(\w+_axi_(?:aw|ar|w|b|r)|\w+_axis_\w_t)\w+")

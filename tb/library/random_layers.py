@@ -1,8 +1,7 @@
 """Random decoder layers for tests: weights of a given shape, and the angles of rotary positions."""
 
 import numpy as np
-
-from golden.program.layer_compiler import LayerShape
+from openvrex.golden.program.layer_compiler import LayerShape
 
 
 def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:

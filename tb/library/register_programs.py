@@ -5,14 +5,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import Bank, Format, Source
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import Instruction, LoadTo, LxeFormat, Opcode, Queue, StoreTo, to_register, vector
-from golden.program.lxe_model import Lxe, Memory, Region
-from golden.program.vector_programs import imm
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Bank, Format, Source
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import Instruction, LoadTo, LxeFormat, Opcode, Queue, StoreTo, to_register, vector
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.program.vector_programs import imm
 
 PAGE = 4096
 NUMBERS, TABLE, OUT, FLAGS = (k * PAGE for k in range(4))  # addresses

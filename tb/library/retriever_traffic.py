@@ -4,15 +4,14 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from golden.function_params import BUDGET_BITS
-from golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
-from golden.retrieval import kv4
-from hdl.instruction_layouts import retrieve_layout
-from hdl.params import CoreParams
-from hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
-from hdl.retrieval.kvmu_layouts import APPEND
-from tb.library.transfer_traffic import bursts_of, content, params
+from openvrex.golden.function_params import BUDGET_BITS
+from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
+from openvrex.golden.retrieval import kv4
+from openvrex.hdl.instruction_layouts import retrieve_layout
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.hdl.retrieval.kvmu_layouts import APPEND
+from openvrex.tb.library.transfer_traffic import bursts_of, content, params
 
 # Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16: changes of preset `tiny`.
 SIZES = {

@@ -22,10 +22,11 @@ from pathlib import Path
 
 import cocotb_tools.config
 import find_libpython
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.ports import streams
+from openvrex.tb.library.waveforms import Traced, keep, suffix
 
-from hdl.emit import Emitted
-from hdl.ports import streams
-from tb.library.waveforms import Traced, keep, suffix
+import openvrex
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
@@ -238,10 +239,10 @@ class Run:
         results.unlink(missing_ok=True)
         setting = {
             "GPI_USERS": f"{find_libpython.find_libpython()};{cocotb_tools.config.pygpi_entry_point()}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)]),
+            "PYTHONPATH": os.pathsep.join([str(Path(openvrex.__file__).parents[1]), *(p for p in sys.path if p)]),
             "PYGPI_PYTHON_BIN": sys.executable,
             "COCOTB_TOPLEVEL": f"bench_{self.emitted.top}",
-            "COCOTB_TEST_MODULES": self.bench,
+            "COCOTB_TEST_MODULES": f"openvrex.tb.benches.{self.bench}",
             "COCOTB_TEST_FILTER": f"\\.{self.test}$",
             "COCOTB_RESULTS_FILE": str(results),
             "COCOTB_RANDOM_SEED": str(self.seed),

@@ -4,16 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ReSVParams
-from golden.inputs.decoder import Decoder, rotary_table
-from golden.program.layer_memory import LayerShape
-from golden.program.model_host import ModelHost, Weights
-from golden.retrieval.hashing import hyperplanes
-from hdl.params import CoreParams, override, preset
-from tb.library.decoder_model import retrieval_shape
-from tb.library.random_layers import weights
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.decoder import Decoder, rotary_table
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.model_host import ModelHost, Weights
+from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.tb.library.decoder_model import retrieval_shape
+from openvrex.tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
 LAYERS, VOCABULARY = 2, 94  # the last of 24 tiles is not full

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.mosaic_clusters import Threshold
-from golden.policies.registry import Entry
-from golden.policies.stream_runs import Segment
-from tb.library import small_models
-from tb.library.mosaic_stream import MosaicStream, Room
-from tb.library.small_windows import SmallDecoder, segments
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.tb.library import small_models
+from openvrex.tb.library.mosaic_stream import MosaicStream, Room
+from openvrex.tb.library.small_windows import SmallDecoder, segments
 
 # Windows, clusters and thresholds so small that every kind of event happens in a short stream.
 PARAMS = MosaicParams(

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from golden.inputs.codec import BLOCK
-from golden.inputs.video import Frame
-from golden.policies.registry import Entry, override
-from golden.policies.stream_runs import Segment
-from golden.policies.window_decisions import windowed
-from tb.library import small_models
+from openvrex.golden.inputs.codec import BLOCK
+from openvrex.golden.inputs.video import Frame
+from openvrex.golden.policies.registry import Entry, override
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.golden.policies.window_decisions import windowed
+from openvrex.tb.library import small_models
 
 GOP = 2
 STILL = np.array([(x, y, 16, 16, 0, 0, 0) for y in range(0, 64, 16) for x in range(0, 64, 16)], BLOCK)

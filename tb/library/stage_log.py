@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 import numpy as np
-
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.isa import Opcode, Retrieve, StoreTo
-from golden.program.sequencer_model import Issue
-from golden.program.stage_plan import Plan
-from hdl.params import CoreParams
-from hdl.retrieval.dre import Dre
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo
+from openvrex.golden.program.sequencer_model import Issue
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.retrieval.dre import Dre
 
 __all__ = ["Span", "Unit", "spans", "stage_of", "units", "work"]
 

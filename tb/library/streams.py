@@ -12,8 +12,7 @@ from amaranth.lib import data
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 from cocotb.utils import get_sim_time
-
-from tb.library.runner import config
+from openvrex.tb.library.runner import config
 
 
 def pack(layout, value) -> int:

@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from hdl.bus.axi import address_layout, read_beat, response_layout, write_beat
-from hdl.params import DreParams
-from tb.library.streams import Bench
+from openvrex.hdl.bus.axi import address_layout, read_beat, response_layout, write_beat
+from openvrex.hdl.params import DreParams
+from openvrex.tb.library.streams import Bench
 
 
 class TableBus:

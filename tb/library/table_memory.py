@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from golden.retrieval.table_layout import Item
-from hdl.retrieval.table_client import Sizes, ask_layout, put_layout
-from tb.library.streams import Bench
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.retrieval.table_client import Sizes, ask_layout, put_layout
+from openvrex.tb.library.streams import Bench
 
 
 class TableMemory:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from math import gcd
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.isa import Instruction, LxeFormat
-from golden.program.layer_compiler import LayerPlan, LayerShape
-from golden.program.layer_memory import Array, Register, Space, Team
-from golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
+from openvrex.golden.program.layer_memory import Array, Register, Space, Team
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region
 
 OWN = ("scores", "probabilities")  # arrays that each member has for itself; all others are the team's
 CUT = ("output", "down")  # products that are cut in K

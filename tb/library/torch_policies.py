@@ -11,11 +11,10 @@ from math import ceil
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
-
-from golden.policies.blocks import Block, Shape
-from golden.policies.state_space import HistoryBranch
-from golden.retrieval.hashing import hyperplanes
-from golden.retrieval.signatures import LENGTH_BITS, LOWEST, planes, significands
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.state_space import HistoryBranch
+from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.golden.retrieval.signatures import LENGTH_BITS, LOWEST, planes, significands
 
 HIDDEN = float("-inf")
 

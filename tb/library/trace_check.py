@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace, TraceError
-from golden.program import vector_programs as programs
-from golden.retrieval.hashing import to_int
-from golden.retrieval.resv import ReSV
-from hdl.emit import Emitted, params_of
-from hdl.params import DpeParams, DreParams, SystemParams, VpeParams
-from sim.units.dpe_time import DpeTime
-from sim.units.hcu_time import HcuTime
-from sim.units.kvmu_time import KvmuTime
-from sim.units.wtu_time import Ring, WtuTime
-from tb.library.dpe_traffic import Traffic
-from tb.library.dre_scenario import HCU_BEAT, Scenario
-from tb.library.runner import Run
-from tb.library.vpe_traffic import Episode, shares
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.retrieval.hashing import to_int
+from openvrex.golden.retrieval.resv import ReSV
+from openvrex.hdl.emit import Emitted, params_of
+from openvrex.hdl.params import DpeParams, DreParams, SystemParams, VpeParams
+from openvrex.sim.units.dpe_time import DpeTime
+from openvrex.sim.units.hcu_time import HcuTime
+from openvrex.sim.units.kvmu_time import KvmuTime
+from openvrex.sim.units.wtu_time import Ring, WtuTime
+from openvrex.tb.library.dpe_traffic import Traffic
+from openvrex.tb.library.dre_scenario import HCU_BEAT, Scenario
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.vpe_traffic import Episode, shares
 
 LATENCY = 20  # cycles of the tables in memory
 ROUNDS = 8  # times that a trace is played at most
@@ -302,7 +301,7 @@ def play(unit: str, emitted: Emitted, s: Scenario, stalls: tuple[float, float], 
 
 
 def _dre(emitted, s, idle, stall, seed) -> Played:
-    got = Run(emitted, "tb.benches.bench_dre", "phases", s.config(idle, stall), seed)()
+    got = Run(emitted, "bench_dre", "phases", s.config(idle, stall), seed)()
     wrong = s.differences(got)
     if not (idle or stall) and s.p.wtu.n_h == 1:
         wrong += s.cycles_differ(got)
@@ -313,7 +312,7 @@ def _hcu(emitted, s, idle, stall, seed) -> Played:
     keys = [beat for phase in s.phases for beat in phase.get("keys", [])]
     c = {"params": asdict(s.p.hcu), "beats": keys, "th_hd": s.f.th_hd, "idle": idle, "stall": stall, "reset_at": 0}
     c |= {"port_stall": stall, "latency": LATENCY, "late": 0, "items": [], "limit": 10_000_000}
-    got = Run(emitted, "tb.benches.bench_hcu", "keys", c, seed)()
+    got = Run(emitted, "bench_hcu", "keys", c, seed)()
     labels = s.labels["t"]
     wrong = _compare("o", s.t, got["beats"], labels)
     if not (idle or stall):
@@ -340,7 +339,7 @@ def _wtu(emitted, s, idle, stall, seed) -> Played:
         wants.append([{"set": np.flatnonzero(m).tolist(), "clusters": c, "tokens": t} for m, c, t in rows])
         labels.append([label] * len(codes))
     c = {"params": asdict(p), "episodes": episodes}
-    results = Run(emitted, "tb.benches.bench_wtu", "rows", c, seed)()["episodes"]
+    results = Run(emitted, "bench_wtu", "rows", c, seed)()["episodes"]
     wrong, cycles = [], 0
     for (_, codes), q, want, own, got in zip(s.blocks, s.queries, wants, labels, results, strict=True):
         rows, chosen, ends = [], set(), []
@@ -381,7 +380,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
     episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.pool}
     episode |= {"stalls": [stalls], "latency": LATENCY, "late": 0, "block_b": 0, "cut_at": 0, "keep": 0, "uses": 0.0}
     c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
-    got = Run(emitted, "tb.benches.bench_kvmu", "traffic", c, seed)()["episodes"][0]
+    got = Run(emitted, "bench_kvmu", "traffic", c, seed)()["episodes"][0]
     wrong = []
     for name, want, own in (("w", s.w, s.labels["w"]), ("x", s.x, s.labels["x"]), ("b", bursts, labels)):
         wrong += _compare(name, want, [beat for _, beat in got[name]], own)
@@ -411,7 +410,7 @@ def _cluster_set(emitted, s, idle, stall, seed) -> Played:
         labels += [label] * max(1, len(own))
     episode = {"beats": beats, "stalls": [(idle, stall)], "cut_at": 0}
     c = {"params": asdict(p), "episodes": [episode]}
-    got = Run(emitted, "tb.benches.bench_cluster_set", "rows", c, seed)()["episodes"][0]
+    got = Run(emitted, "bench_cluster_set", "rows", c, seed)()["episodes"][0]
     wrong = _compare("o", want, [beat for _, beat in got["o"]], labels)
     return Played(labels, wrong, got["o"][-1][0])
 
@@ -515,7 +514,7 @@ def vectors(
         parts = list(shares(trace, i, _asked(trace, queries), f, p.format))
         episodes = [Episode(p, [part.program] * p.n_h, [(idle, idle, stall)]) for part in parts]
         c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
-        results = Run(emitted, "tb.benches.bench_vpe", "programs", c, seed)()["episodes"]
+        results = Run(emitted, "bench_vpe", "programs", c, seed)()["episodes"]
         for name in dict.fromkeys(part.name for part in parts):
             wrong, beats, cycles, rows, events = [], 0, 0, 0, Counter()
             for part, episode, got in zip(parts, episodes, results, strict=True):

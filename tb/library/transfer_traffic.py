@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
-
-from golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, sets_register
-from hdl.bus.axi import connect_ports, port_members
-from hdl.emit import Emitted, to_verilog
-from hdl.execution.loader import Loader
-from hdl.execution.storer import Storer
-from hdl.params import CoreParams, override, preset
-from hdl.ports import ports
-from tb.library.runner import Run
+from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, sets_register
+from openvrex.hdl.bus.axi import connect_ports, port_members
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.hdl.ports import ports
+from openvrex.tb.library.runner import Run
 
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {

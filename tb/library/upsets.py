@@ -10,13 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from golden.arithmetic.secded import check_bits
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.table_image import items
-from golden.retrieval.table_layout import Item, TableLayout
-from hdl.emit import Emitted
-from hdl.memory import KINDS
-from tb.library.runner import Mutant, simulator
+from openvrex.golden.arithmetic.secded import check_bits
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.table_image import items
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.memory import KINDS
+from openvrex.tb.library.runner import Mutant, simulator
 
 LOG = "upsets.log"
 EVERYWHERE = 1  # simulation in which one bit is flipped in a share of all reads

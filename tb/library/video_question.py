@@ -7,11 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs import video, vision
-from golden.inputs.decoder import Decoder
-from golden.inputs.trace import PROMPT, TURN
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs import video, vision
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.trace import PROMPT, TURN
 
 FIT = 32  # frames on which the projector is fitted
 

@@ -5,17 +5,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
-
-from golden.arithmetic.numerics import matmul
-from golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Step, VectorFormat
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace
-from golden.program import vector_programs as programs
-from golden.retrieval.hashing import unpack
-from golden.retrieval.resv import ReSV
-from hdl.params import VpeParams
-from sim.units.vpe_time import VpeTime
-from tb.library.runner import Run
+from openvrex.golden.arithmetic.numerics import matmul
+from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Step, VectorFormat
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.retrieval.hashing import unpack
+from openvrex.golden.retrieval.resv import ReSV
+from openvrex.hdl.params import VpeParams
+from openvrex.sim.units.vpe_time import VpeTime
+from openvrex.tb.library.runner import Run
 
 LANE_BITS = {Format.WIDE: 32, Format.HALF: 16, Format.SIGN: 1, 3: 1}
 
@@ -84,7 +83,7 @@ def packed(lanes: np.ndarray, bits: int) -> int:
 
 def run(e, p: VpeParams, episodes: list[Episode], waves: bool = True) -> list[dict]:
     c = {"params": asdict(p), "episodes": [episode.beats() for episode in episodes]}
-    return Run(e, "tb.benches.bench_vpe", "programs", c, waves=waves)()["episodes"]
+    return Run(e, "bench_vpe", "programs", c, waves=waves)()["episodes"]
 
 
 @dataclass(frozen=True)

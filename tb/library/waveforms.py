@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hdl.emit import Emitted
-from hdl.ports import streams
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.ports import streams
 
 HEX, BINARY, FILTERED, OPEN, CLOSE = "@22", "@28", "@2022", "@800200", "@1000200"  # flags of GTKWave's save files
 

@@ -5,29 +5,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
-from golden.function_params import check
-from golden.inputs.decoder import Decoder
-from golden.policies.blocks import Block
-from golden.policies.light_attention import Selected
-from golden.policies.policy import Step as PolicyStep
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.registry import Entry
-from golden.policies.state_space import HistoryBranch
-from golden.policies.stream_runs import Segment
-from golden.policies.window_decisions import branch_of, decide
-from golden.program.core_model import Core
-from golden.program.isa import Instruction
-from golden.program.layer_memory import LayerShape
-from golden.program.lxe_model import Memory, Result
-from golden.program.window_host import Step, WindowHost
-from golden.program.window_plan import LAYER, WindowPlan
-from golden.program.window_slots import Events, Piece, Slots, sizes
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.kvmap import KvMap
-from hdl.params import CoreParams
-from tb.library.pass_stream import Place
-from tb.library.video_question import likeliest
+from openvrex.golden.function_params import check
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.policy import Step as PolicyStep
+from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.state_space import HistoryBranch
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.golden.policies.window_decisions import branch_of, decide
+from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.golden.program.window_host import Step, WindowHost
+from openvrex.golden.program.window_plan import LAYER, WindowPlan
+from openvrex.golden.program.window_slots import Events, Piece, Slots, sizes
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.video_question import likeliest
 
 TOKENS = 16  # of the largest pass
 # Parts of the bound of the distance from FP32, to first order. On its way through a layer a number is rounded to BF16

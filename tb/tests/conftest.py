@@ -9,7 +9,7 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Checks outside of test files explain a failed `assert` as tests do.
-pytest.register_assert_rewrite("tb.checks", "tb.library")
+pytest.register_assert_rewrite("openvrex.tb.checks", "openvrex.tb.library")
 
 SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
 

@@ -10,7 +10,8 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from golden.atomic_files import write_atomically
+from openvrex.golden.atomic_files import write_atomically
+
 from tb.tests.conftest import SLOW
 
 LIMIT = 0.5  # seconds, with two workers on two cores: all faster tests together take under 3 minutes

@@ -6,9 +6,8 @@ import resource
 from contextlib import contextmanager
 
 import pytest
-
-from golden.atomic_files import replacing, write_atomically
-from hdl.emit import Emitted
+from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.hdl.emit import Emitted
 
 
 @contextmanager

@@ -6,11 +6,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-
-from hdl.emit import ALL, Emitted, emit, params_of
-from hdl.params import preset
-from tb.campaigns.subjects import SUBJECTS
-from tb.library.runner import verilator_env
+from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.params import preset
+from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.library.runner import verilator_env
 
 FLAGS = ("--assert", "-Wno-fatal", "-CFLAGS", "-std=gnu++20 -fcoroutines -O0")  # delays are coroutines
 

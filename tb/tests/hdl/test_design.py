@@ -5,15 +5,14 @@ import json
 import re
 
 import pytest
+from openvrex.golden.function_params import OF_HARDWARE, READINGS, ParamError
+from openvrex.hdl.design import load, text
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import PRESETS, flat, override, preset
+from openvrex.scripts import console
+from openvrex.scripts.main import app
 from typer.main import get_command
 from typer.testing import CliRunner
-
-from golden.function_params import OF_HARDWARE, READINGS, ParamError
-from hdl.design import load, text
-from hdl.emit import emit
-from hdl.params import PRESETS, flat, override, preset
-from scripts import console
-from scripts.main import app
 
 CHANGES = ["clusters=64", "wtu.n_w=8", "vpe.score=e3m4"]
 

@@ -14,20 +14,19 @@ from pathlib import Path
 import pyslang
 import pytest
 from amaranth.lib.data import Layout
+from openvrex.golden.arithmetic.secded import check_bits
+from openvrex.hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, emit, in_text, params_of
+from openvrex.hdl.header import ONE_FILE, header
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.memory import KINDS, bodies
+from openvrex.hdl.params import PRESETS, ParamError, override, preset
+from openvrex.hdl.ports import ports
+from openvrex.hdl.writer.circt import Language
+from openvrex.scripts.main import app
+from openvrex.tb.library.needless import needless, numbered
+from openvrex.tb.library.runner import ROOT, lint
+from openvrex.tb.library.yosys import run_yosys
 from typer.testing import CliRunner
-
-from golden.arithmetic.secded import check_bits
-from hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, emit, in_text, params_of
-from hdl.header import ONE_FILE, header
-from hdl.leaf import Leaves
-from hdl.memory import KINDS, bodies
-from hdl.params import PRESETS, ParamError, override, preset
-from hdl.ports import ports
-from hdl.writer.circt import Language
-from scripts.main import app
-from tb.library.needless import needless, numbered
-from tb.library.runner import ROOT, lint
-from tb.library.yosys import run_yosys
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8"), ("motion_mask", "omni")]
 
@@ -175,7 +174,7 @@ def test_largest_system_builds(tmp_path):
 @pytest.mark.parametrize("unit", [*UNITS, pytest.param("core", marks=pytest.mark.nightly)])
 def test_same_bytes_in_another_process(unit):
     """A set or dictionary order that reaches the netlist would show under another hash seed."""
-    code = "from hdl.emit import emit, params_of; from hdl.params import preset; "
+    code = "from openvrex.hdl.emit import emit, params_of; from openvrex.hdl.params import preset; "
     code += f"print(emit({unit!r}, params_of({unit!r}, preset('tiny'))).manifest['sha256'])"
     shas = set()
     for seed in ("1", "2"):

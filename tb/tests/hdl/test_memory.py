@@ -4,8 +4,7 @@ import shutil
 import subprocess
 
 import pytest
-
-from hdl.memory import KINDS, bodies
+from openvrex.hdl.memory import KINDS, bodies
 
 _BENCH = """
 module bench;

@@ -12,25 +12,24 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
-
-from golden.arithmetic.secded import PROTECTIONS, Verdict, check_bits, columns, decode, encode
-from golden.function_params import ParamError
-from golden.program.isa import Retrieve, Status
-from golden.program.isa import encode as encoded
-from golden.retrieval.table_layout import Item
-from hdl.check_bits import checks_of, decoded
-from hdl.emit import Emitted, emit, params_of
-from hdl.params import PRESETS, HcuParams, SystemParams, depths, override, preset, reset_cycles
-from tb.checks import core_checks as core
-from tb.checks.dpe_checks import traffic
-from tb.checks.dre_checks import play
-from tb.checks.dre_ip_checks import CHANGES, Software, frames
-from tb.checks.vpe_checks import random_rows
-from tb.library.lxe_programs import image
-from tb.library.runner import BenchError, Run
-from tb.library.transfer_traffic import params
-from tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
-from tb.library.vpe_traffic import Episode
+from openvrex.golden.arithmetic.secded import PROTECTIONS, Verdict, check_bits, columns, decode, encode
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import Retrieve, Status
+from openvrex.golden.program.isa import encode as encoded
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.check_bits import checks_of, decoded
+from openvrex.hdl.emit import Emitted, emit, params_of
+from openvrex.hdl.params import PRESETS, HcuParams, SystemParams, depths, override, preset, reset_cycles
+from openvrex.tb.checks import core_checks as core
+from openvrex.tb.checks.dpe_checks import traffic
+from openvrex.tb.checks.dre_checks import play
+from openvrex.tb.checks.dre_ip_checks import CHANGES, Software, frames
+from openvrex.tb.checks.vpe_checks import random_rows
+from openvrex.tb.library.lxe_programs import image
+from openvrex.tb.library.runner import BenchError, Run
+from openvrex.tb.library.transfer_traffic import params
+from openvrex.tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
+from openvrex.tb.library.vpe_traffic import Episode
 
 WIDTHS = (1, 3, 8, 11, 26, 32)
 
@@ -106,7 +105,7 @@ def dre(unit: Emitted, p, flips: float = 0.0) -> bool:
     """Of the beats that the DRE reads from its tables, a share `flips` has a wrong bit."""
     s = play(p.dre, 2, 16)
     config = s.config() | {"limit": 20_000, "flips": flips}
-    return not s.differences(Run(unit, "tb.benches.bench_dre", "phases", config, 2, waves=False)())
+    return not s.differences(Run(unit, "bench_dre", "phases", config, 2, waves=False)())
 
 
 def dpe(unit: Emitted, p) -> bool:
@@ -117,7 +116,11 @@ def dpe(unit: Emitted, p) -> bool:
 def vpe(unit: Emitted, p) -> bool:
     episode = Episode(p.vpe, random_rows(p.vpe, 4, 40), [(0.0, 0.0, 0.0)])
     got = Run(
-        unit, "tb.benches.bench_vpe", "programs", {"params": asdict(p.vpe), "episodes": [episode.beats()]}, waves=False
+        unit,
+        "bench_vpe",
+        "programs",
+        {"params": asdict(p.vpe), "episodes": [episode.beats()]},
+        waves=False,
     )()
     episode.check(got["episodes"][0])
     return True
@@ -297,7 +300,7 @@ def test_a_core_is_told_of_a_wrong_item_in_memory(tmp_path, record_property):
             data[h.table_base + at :][: len(mask)] ^= np.frombuffer(mask, np.uint8)
         data.tofile(file)
         config = {"cases": [case], "memory": str(file), "limit": 20_000}
-        return Run(core_unit()[0], "tb.benches.bench_core", "interrupted", config, waves=False)()["cases"][0]
+        return Run(core_unit()[0], "bench_core", "interrupted", config, waves=False)()["cases"][0]
 
     told = set()
     for kind in Item:

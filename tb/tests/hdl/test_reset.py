@@ -4,14 +4,13 @@ import re
 from dataclasses import replace
 
 import pytest
-
-from golden.arithmetic.secded import PROTECTIONS
-from hdl.emit import ALL, Emitted, emit, params_of
-from hdl.params import override, preset
-from ip.shell import TOPS, shell
-from tb.checks.hcu_checks import run, stream
-from tb.library.powerup import unknown
-from tb.library.runner import BenchError
+from openvrex.golden.arithmetic.secded import PROTECTIONS
+from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.params import override, preset
+from openvrex.ip.shell import TOPS, shell
+from openvrex.tb.checks.hcu_checks import run, stream
+from openvrex.tb.library.powerup import unknown
+from openvrex.tb.library.runner import BenchError
 
 INSIDE = ("core", "lxe", "system", "dre", "dpe", "vpe")  # stand in core_ip, or all that stands in them does
 

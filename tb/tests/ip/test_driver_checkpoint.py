@@ -9,17 +9,16 @@ from random import Random
 
 import numpy as np
 import pytest
+from openvrex.golden.program.isa import Status
+from openvrex.golden.retrieval.checkpoint import HEADER, restore, save
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.hdl.shells.register_block import address_map
+from openvrex.ip.address_map import header
+from openvrex.ip.software import HERE
+from openvrex.ip.table_header import table_header
+from openvrex.tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 from systemrdl.node import AddrmapNode
-
-from golden.program.isa import Status
-from golden.retrieval.checkpoint import HEADER, restore, save
-from golden.retrieval.table_layout import Item, TableLayout
-from hdl.params import CoreParams, override, preset
-from hdl.shells.register_block import address_map
-from ip.address_map import header
-from ip.software import HERE
-from ip.table_header import table_header
-from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffreestanding", "-shared", "-fPIC")
 NAMES = ("OK", "NO_DEVICE", "VERSION", "PARAMETERS", "RANGE", "BUSY", "FAULT", "TIMEOUT")

@@ -17,7 +17,38 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import openvrex.ip.package
 import pytest
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Retrieve, Status, encode
+from openvrex.golden.retrieval.checkpoint import restore, save
+from openvrex.hdl.emit import Emitted, component_of, emit, params_of, top_of
+from openvrex.hdl.header import VERSION
+from openvrex.hdl.params import CoreParams, MaskParams, flat, override, preset
+from openvrex.hdl.ports import ports as ports_of
+from openvrex.hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
+from openvrex.hdl.shells.register_block import OKAY, RDL, address_map, description
+from openvrex.hdl.writer.circt import Language
+from openvrex.ip.address_map import header
+from openvrex.ip.ipxact import ipxact
+from openvrex.ip.package import CHIP, Options, configuration, write
+from openvrex.ip.register_page import page
+from openvrex.ip.shell import TOPS
+from openvrex.ip.software import HERE, OWN, has_memory, sources
+from openvrex.ip.table_header import table_header
+from openvrex.scripts.main import app
+from openvrex.tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
+from openvrex.tb.checks.core_checks import params as core_params
+from openvrex.tb.checks.dre_ip_checks import CHANGES as DRE_IP
+from openvrex.tb.checks.dre_ip_checks import DEVICE, HOME, TABLES
+from openvrex.tb.checks.dre_ip_checks import frames as dre_frames
+from openvrex.tb.checks.motion_mask_checks import bits as mask_bits
+from openvrex.tb.checks.motion_mask_checks import covering, masks
+from openvrex.tb.checks.motion_mask_checks import stream as mask_stream
+from openvrex.tb.library.lxe_programs import Ran, Script, image
+from openvrex.tb.library.runner import BUILD, ROOT, Run, verilator_env
+from openvrex.tb.library.streams import pack
+from openvrex.tb.library.transfer_traffic import params as dre_ip_params
 from peakrdl_regblock import RegblockExporter
 from peakrdl_regblock.cpuif.axi4lite import AXI4Lite_Cpuif
 from peakrdl_regblock.udps import ALL_UDPS
@@ -25,38 +56,6 @@ from systemrdl import RDLCompileError, RDLCompiler
 from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 from typer.testing import CliRunner
-
-import ip.package
-from golden.program.core_host import CoreHost
-from golden.program.isa import Instruction, LoadTo, Opcode, Retrieve, Status, encode
-from golden.retrieval.checkpoint import restore, save
-from hdl.emit import Emitted, component_of, emit, params_of, top_of
-from hdl.header import VERSION
-from hdl.params import CoreParams, MaskParams, flat, override, preset
-from hdl.ports import ports as ports_of
-from hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
-from hdl.shells.register_block import OKAY, RDL, address_map, description
-from hdl.writer.circt import Language
-from ip.address_map import header
-from ip.ipxact import ipxact
-from ip.package import CHIP, Options, configuration, write
-from ip.register_page import page
-from ip.shell import TOPS
-from ip.software import HERE, OWN, has_memory, sources
-from ip.table_header import table_header
-from scripts.main import app
-from tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
-from tb.checks.core_checks import params as core_params
-from tb.checks.dre_ip_checks import CHANGES as DRE_IP
-from tb.checks.dre_ip_checks import DEVICE, HOME, TABLES
-from tb.checks.dre_ip_checks import frames as dre_frames
-from tb.checks.motion_mask_checks import bits as mask_bits
-from tb.checks.motion_mask_checks import covering, masks
-from tb.checks.motion_mask_checks import stream as mask_stream
-from tb.library.lxe_programs import Ran, Script, image
-from tb.library.runner import BUILD, ROOT, Run, verilator_env
-from tb.library.streams import pack
-from tb.library.transfer_traffic import params as dre_ip_params
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory
@@ -100,7 +99,7 @@ def vrex(*args: object):
 def once():
     """Units are emitted once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ip.package, "emit", cache(emit))
+        patch.setattr(openvrex.ip.package, "emit", cache(emit))
         yield
 
 
@@ -407,7 +406,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(ip.package, "page", fail)
+    monkeypatch.setattr(openvrex.ip.package, "page", fail)
     with pytest.raises(OSError, match="no space"):
         write("dre_ip", params("dre_ip"), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -694,7 +693,7 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
                     ones = mask >> zeros << zeros if most is None else most
                     writable[at] = writable.get(at, 0) | ones
                     limits[at] = most
-    emitted = ip.package.emit(unit, p, "")
+    emitted = openvrex.ip.package.emit(unit, p, "")
     [bits] = (x["width"] for x in emitted.manifest["ports"] if x["name"] == "s_axi_araddr")
     end = max(address + size for _, address, size, _ in registers)
     asked = [
@@ -706,7 +705,7 @@ def test_the_shipped_registers_are_those_of_the_hardware(unit, tmp_path, record_
     inputs = [x["name"] for x in emitted.manifest["ports"] if x["dir"] == "in" and x["name"] not in ("clk", "rst")]
     config = {"inputs": inputs, "resets": [status[1], bit], "reads": asked}
     config["writes"] = [(at, limits[at]) for at in sorted(writable)]
-    got = Run(emitted, "tb.benches.bench_register_block", "after_reset", config)()
+    got = Run(emitted, "bench_register_block", "after_reset", config)()
     answers = dict(zip(asked, got["reads"], strict=True))
     assert {at for at, (_, resp) in answers.items() if resp == OKAY} == readable
     assert {at: answers[at][0] & known[at] for at in known if at in readable} == {

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.hdl.params import CLOCK
+from openvrex.scripts.main import app
+from openvrex.scripts.run import answer_command
+from openvrex.tb.library import small_models
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
 from typer.testing import CliRunner
 
-from golden.inputs.decoder import N_LAYERS, Decoder
-from golden.policies.stream_runs import DecoderStream, Options
-from hdl.params import CLOCK
-from scripts.main import app
-from scripts.run import answer_command
-from tb.library import small_models
-from tb.library.page_rules import faults
-from tb.library.video_question import VideoQuestion, answer, likeliest
 from tb.tests.golden.inputs.test_trace import models
 
 SIZES = [4, 3, 2]  # tokens of prompt, frame and question

@@ -8,15 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from openvrex.hdl import generated
+from openvrex.hdl.emit import emit, params_of
+from openvrex.hdl.params import PRESETS
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.main import app
+from openvrex.tb.library import runner
 from typer.main import get_command
 from typer.testing import CliRunner
-
-import tb.library.runner
-from hdl import generated
-from hdl.emit import emit, params_of
-from hdl.params import PRESETS
-from scripts.check.verify_command import FIXTURE
-from scripts.main import app
 
 # What is typed in a folder that has `file`, `folder/`, a trace, and files of other kinds -> what the line says.
 TYPED = {
@@ -397,19 +396,19 @@ def test_every_command_is_typed_wrongly():
 def test_no_environment_is_needed(monkeypatch):
     """`env -i vrex verify` finds the compiler where a shell without a PATH would."""
     monkeypatch.delenv("PATH")
-    assert tb.library.runner.verilator_env()["PATH"].endswith(os.defpath)
+    assert runner.verilator_env()["PATH"].endswith(os.defpath)
 
 
 def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
     """Verilator makes its C++, and `make -n` lists what it would run."""
-    run = tb.library.runner._run
+    run = runner._run
 
     def listed(command: list[str], *more, **options) -> None:
         run([command[0], "-n", *command[1:]] if command[0] == "make" else command, *more, **options)
 
-    monkeypatch.setattr(tb.library.runner, "BUILD", tmp_path / "a b" / "sim")
-    monkeypatch.setattr(tb.library.runner, "_run", listed)
-    simulator = tb.library.runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
+    monkeypatch.setattr(runner, "BUILD", tmp_path / "a b" / "sim")
+    monkeypatch.setattr(runner, "_run", listed)
+    simulator = runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
     assert "cluster_set" in (simulator.parent.parent / "make.log").read_text()
 
 
@@ -417,7 +416,7 @@ def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
     "line", ["verify hcu", "power hcu", "mutate cluster_set -n 1", "coverage cluster_set", "stress hcu -n 1"]
 )
 def test_a_missing_compiler_is_named(line, place, monkeypatch):
-    monkeypatch.setattr(tb.library.runner, "BUILD", place / "folder" / "sim")
+    monkeypatch.setattr(runner, "BUILD", place / "folder" / "sim")
     monkeypatch.setenv("PATH", "")
     run = CliRunner().invoke(app, shlex.split(line))
     assert run.exit_code == 2, run.output[-500:]

@@ -3,11 +3,10 @@
 import json
 
 import pytest
+from openvrex.hdl.params import PRESETS, preset
+from openvrex.scripts.engineers import bench_command
+from openvrex.scripts.main import app
 from typer.testing import CliRunner
-
-from hdl.params import PRESETS, preset
-from scripts.engineers import bench_command
-from scripts.main import app
 
 BUDGETS = json.loads(bench_command.BUDGETS.read_text())
 # What maps in seconds; `vrex bench` maps the arrays and blocks of every preset, which takes minutes.

@@ -11,16 +11,15 @@ from importlib.metadata import version
 import pytest
 from amaranth import Elaboratable, Module
 from amaranth.hdl import Fragment
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.params import PRESETS, flat, override, preset
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.engineers import record_command
+from openvrex.scripts.main import app
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.trace_check import Play, exercised, few_blocks, mix, rounds_of, tables
 from typer.main import get_command
 from typer.testing import CliRunner
-
-from golden.inputs.trace import Trace
-from hdl.params import PRESETS, flat, override, preset
-from scripts.check.verify_command import FIXTURE
-from scripts.engineers import record_command
-from scripts.main import app
-from tb.library.page_rules import faults
-from tb.library.trace_check import Play, exercised, few_blocks, mix, rounds_of, tables
 
 
 def vrex(*args: str):
@@ -192,12 +191,12 @@ def test_the_default_check_fetches_in_every_table():
 
 def test_verify_says_what_differs(monkeypatch):
     """A DRE whose HCU is wrong by one comparison must not pass: the command exits with 1 and names stream and field."""
-    import scripts.check.verify_command
-    from tb.library.runner import mutants
+    from openvrex.scripts.check import verify_command
+    from openvrex.tb.library.runner import mutants
 
-    sound = scripts.check.verify_command.emit
+    sound = verify_command.emit
     wrong = ("(reach0 < {1'h0, bound})", "(reach0 <= {1'h0, bound})")
-    monkeypatch.setattr(scripts.check.verify_command, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
+    monkeypatch.setattr(verify_command, "emit", lambda u, p: mutants(sound(u, p), [wrong])[0])
     run = vrex("verify", "dre", "--preset", "tiny", "--queries", "1")
     assert run.exit_code == 1
     assert "golden" in run.stderr
@@ -215,20 +214,20 @@ def test_cycles_of_the_fixture():
 @pytest.mark.parametrize("wrong", [False, True])
 def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
-    import scripts.run.demo_command
-    from golden.inputs.trace import Trace
-    from scripts.pages.html_page import Section
-    from tb.library.runner import mutants
+    from openvrex.golden.inputs.trace import Trace
+    from openvrex.scripts.pages.html_page import Section
+    from openvrex.scripts.run import demo_command
+    from openvrex.tb.library.runner import mutants
 
-    sound = scripts.run.demo_command.emit
+    sound = demo_command.emit
     edit = ("(reach0 < {1'h0, bound})", "(reach0 <= {1'h0, bound})")
     broken = lambda unit, p: mutants(sound(unit, p), [edit])[0] if unit == "dre" else sound(unit, p)  # noqa: E731
     trace = Trace.load(FIXTURE)
     trace = replace(trace, v=trace.k)  # the fixture has no values; with some, errors can be measured
-    monkeypatch.setattr(scripts.run.demo_command, "record", lambda *args, **kwargs: trace)
-    monkeypatch.setattr(scripts.run.demo_command, "emit", broken if wrong else sound)
+    monkeypatch.setattr(demo_command, "record", lambda *args, **kwargs: trace)
+    monkeypatch.setattr(demo_command, "emit", broken if wrong else sound)
     picture = Section("What a question fetches", head=["policy"], rows=[["ReSV"]], plot="<svg></svg>")
-    monkeypatch.setattr(scripts.run.demo_command, "question_section", lambda: picture)  # it needs the models
+    monkeypatch.setattr(demo_command, "question_section", lambda: picture)  # it needs the models
     layers = "10" if wrong else "1,10,20"
     run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", layers, "--json")
     assert run.exit_code == int(wrong), run.stderr
@@ -275,7 +274,7 @@ def test_an_interrupt_ends_the_command(where, sent, monkeypatch):
         Component() if where == "destructor" else signal.raise_signal(sent)
         time.sleep(5)
 
-    monkeypatch.setattr("scripts.generation.presets_command.flat", flat)
+    monkeypatch.setattr("openvrex.scripts.generation.presets_command.flat", flat)
     run = vrex("presets")
     assert (run.exit_code, run.stderr) == (130, "error: interrupted\n")
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == handlers
@@ -293,7 +292,7 @@ def test_components_that_an_error_leaves_half_way_are_not_told_of(monkeypatch, r
         left.append(Half())
         raise ValueError("n_w=3: wrong")
 
-    monkeypatch.setattr("scripts.generation.presets_command.flat", flat)
+    monkeypatch.setattr("openvrex.scripts.generation.presets_command.flat", flat)
     assert vrex("presets").stderr == "error: n_w=3: wrong\n"
     left.clear()
     gc.collect()

@@ -12,18 +12,17 @@ import pytest
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import ScoreFormat
-from golden.program.isa import Status
-from hdl.docstrings import parse
-from hdl.emit import ALL, UNITS, unit_class
-from hdl.params import preset
-from hdl.retrieval.wtu_buckets import State
-from hdl.retrieval.wtu_exact import State as ExactState
-from scripts.pages.state_diagram import machines, mermaid
-from scripts.pages.unit_datasheet import page
-from tb.library.runner import ROOT
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.docstrings import parse
+from openvrex.hdl.emit import ALL, UNITS, unit_class
+from openvrex.hdl.params import preset
+from openvrex.hdl.retrieval.wtu_buckets import State
+from openvrex.hdl.retrieval.wtu_exact import State as ExactState
+from openvrex.scripts.pages.state_diagram import machines, mermaid
+from openvrex.scripts.pages.unit_datasheet import page
+from openvrex.tb.library.runner import ROOT
 
 MODULES = sorted(p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for p in (ROOT / "hdl").rglob("*.py"))
 SECTIONS = ("Parameters\n", "Members\n", "Latency:", "Throughput:", "Raises:", "Source:")

@@ -8,15 +8,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from openvrex.golden.function_params import ParamError
+from openvrex.scripts import command_group, environment
+from openvrex.scripts.main import app
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
-from scripts import command_group, environment
-from scripts.main import app
-from tb.library.runner import ROOT
-
-VREX = [sys.executable, "-c", "from scripts.main import app; app()"]
+VREX = [sys.executable, "-c", "from openvrex.scripts.main import app; app()"]
 
 
 def commands(command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -56,16 +54,6 @@ def test_the_environment_is_seen_to_before_any_work(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "error: LEVEL=1: must be 0\n")
 
 
-@pytest.mark.parametrize("name", ["golden", "hdl", "ip", "sim", "synth", "tb"])
-def test_a_package_of_the_users_that_hides_ours_is_named(name, tmp_path):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").touch()
-    start = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import scripts.main"
-    run = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path)
-    why = f"{tmp_path / name / '__init__.py'}: hides the package {name} of OpenVRex: rename it, or mend PYTHONPATH"
-    assert (run.returncode, run.stdout, run.stderr) == (2, "", f"error: {why}\n")
-
-
 def test_letters_that_a_stream_lacks_are_question_marks(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -92,7 +80,7 @@ def test_files_are_utf8_whatever_the_locale(monkeypatch):
 def test_streams_that_are_closed_are_opened():
     """A file of the command would take their number, and its child processes would write into it."""
     code = (
-        "import os, sys; from scripts import environment; environment.prepare(); print('lost');"
+        "import os, sys; from openvrex.scripts import environment; environment.prepare(); print('lost');"
         "assert [os.path.samestat(os.fstat(k), os.stat(os.devnull)) for k in range(2)] == [True] * 2;"
         "sys.exit(os.system('echo lost'))"
     )
@@ -116,5 +104,5 @@ def test_a_full_disk_is_named(monkeypatch):
     def full() -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scripts.generation.presets_command.flat", lambda p: full())
+    monkeypatch.setattr("openvrex.scripts.generation.presets_command.flat", lambda p: full())
     assert CliRunner().invoke(app, ["presets"]).stderr == "error: No space left on device\n"

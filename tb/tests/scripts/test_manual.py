@@ -17,24 +17,23 @@ import pytest
 import yaml
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.policies.stream_runs import Options
+from openvrex.golden.policies.window_decisions import WINDOWED
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.wicsum import select
+from openvrex.hdl.design import SUFFIX
+from openvrex.hdl.emit import ALL, component_of, params_of
+from openvrex.hdl.params import override, preset
+from openvrex.hdl.ports import ports
+from openvrex.scripts.main import app
+from openvrex.scripts.pages import unit_datasheet
+from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
+from openvrex.scripts.run import mosaic_run, run_command
+from openvrex.scripts.run.window_run import Asked, split
+from openvrex.tb.library.runner import BUILD, ROOT
 from typer.main import get_command
-
-from golden.function_params import ParamError, ReSVParams
-from golden.policies.stream_runs import Options
-from golden.policies.window_decisions import WINDOWED
-from golden.retrieval.clustering import Clusterer
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.wicsum import select
-from hdl.design import SUFFIX
-from hdl.emit import ALL, component_of, params_of
-from hdl.params import override, preset
-from hdl.ports import ports
-from scripts.main import app
-from scripts.pages import unit_datasheet
-from scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
-from scripts.run import mosaic_run, run_command
-from scripts.run.window_run import Asked, split
-from tb.library.runner import BUILD, ROOT
 
 PAGES = sorted(Path(ROOT, "docs").glob("*.md"))
 TEXTS = {p.name: p.read_text() for p in (*PAGES, *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "CHANGELOG")))}

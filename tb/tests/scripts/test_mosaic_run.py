@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
+from openvrex.scripts.main import app
+from openvrex.scripts.run import mosaic_run, run_command, window_run
+from openvrex.synth.sweep import dask_run
+from openvrex.tb.library import small_models
+from openvrex.tb.library.mosaic_stream import EVENTS
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.small_mosaic import shown
+from openvrex.tb.library.small_windows import SmallDecoder
 from typer.testing import CliRunner
 
-import synth.sweep.dask_run
-from scripts.main import app
-from scripts.run import mosaic_run, run_command, window_run
-from tb.library import small_models
-from tb.library.mosaic_stream import EVENTS
-from tb.library.page_rules import faults
-from tb.library.small_mosaic import shown
-from tb.library.small_windows import SmallDecoder
 from tb.tests.golden.inputs.test_trace import models
 
 OWN = ("ratio=0.3", "breadth=2", "recent=12", "build=2", "cluster_tokens=3", "visual.small=0.5", "visual.large=0.9")
@@ -43,7 +43,7 @@ def small(monkeypatch):
 
     monkeypatch.setattr(window_run, "DecoderStream", stream)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
-        monkeypatch.setattr(synth.sweep.dask_run, "cluster", lambda *where: nullcontext(own))
+        monkeypatch.setattr(dask_run, "cluster", lambda *where: nullcontext(own))
         yield
 
 

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.inputs import video
-from golden.inputs.codec import PruneParams, Pruner
-from golden.policies.codecsight_policy import CodecSightParams
-from golden.policies.stream_runs import Segment
-from hdl.params import preset
-from scripts.run import motion_masks
-from scripts.run.motion_masks import masks
-from tb.library.small_windows import segments
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.codec import PruneParams, Pruner
+from openvrex.golden.policies.codecsight_policy import CodecSightParams
+from openvrex.golden.policies.stream_runs import Segment
+from openvrex.hdl.params import preset
+from openvrex.scripts.run import motion_masks
+from openvrex.scripts.run.motion_masks import masks
+from openvrex.tb.library.small_windows import segments
 
 PARAMS, UNIT = CodecSightParams(), preset("small").mask
 

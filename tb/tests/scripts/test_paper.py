@@ -6,27 +6,24 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from rich.progress import Progress
-from typer.testing import CliRunner
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ReSVParams
-from golden.inputs import video
-from golden.inputs.codec import BLOCK, Recorded
-from golden.inputs.trace import Trace, TraceError
-from golden.inputs.trace_model import Model, frequencies
-from golden.policies.codecsight import Anchors, Tokens, prefill
-from golden.policies.full_streaming_rekv import ReKVParams
-from golden.policies.light_attention import Selected
-from golden.policies.mosaic import Mosaic
-from golden.policies.policy_run import Record, TraceRun, blocks, shape_of
-from golden.retrieval.hashing import hyperplanes
-from golden.retrieval.resv import ReSV
-from hdl.design import load
-from scripts.check.verify_command import FIXTURE
-from scripts.main import app
-from scripts.quantity import Column
-from scripts.research import (
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.codec import BLOCK, Recorded
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_model import Model, frequencies
+from openvrex.golden.policies.codecsight import Anchors, Tokens, prefill
+from openvrex.golden.policies.full_streaming_rekv import ReKVParams
+from openvrex.golden.policies.light_attention import Selected
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.policy_run import Record, TraceRun, blocks, shape_of
+from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.golden.retrieval.resv import ReSV
+from openvrex.hdl.design import load
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.main import app
+from openvrex.scripts.quantity import Column
+from openvrex.scripts.research import (
     paper_budgets,
     paper_codecsight,
     paper_keys,
@@ -37,8 +34,11 @@ from scripts.research import (
     paper_selection,
     paper_transmission,
 )
-from scripts.research.paper_figure import Drawn
-from tb.library.runner import ROOT
+from openvrex.scripts.research.paper_figure import Drawn
+from openvrex.tb.library.runner import ROOT
+from rich.progress import Progress
+from typer.testing import CliRunner
+
 from tb.tests.golden.inputs import test_video
 from tb.tests.golden.inputs.test_trace import models
 from tb.tests.golden.policies import test_codecsight
@@ -401,7 +401,7 @@ def test_bad_input_is_named(tmp_path, words, message):
 
 
 def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.research.paper_command.MODEL", ("llm-none", "x.gguf"))
+    monkeypatch.setattr("openvrex.scripts.research.paper_command.MODEL", ("llm-none", "x.gguf"))
     run = vrex("20", "-o", str(tmp_path / "x"))
     assert (run.exit_code, run.stderr) == (2, "error: package llm-none is not installed: run 'make models'\n")
     assert not (tmp_path / "x").exists()

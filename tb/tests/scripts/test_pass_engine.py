@@ -11,22 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.program.core_host import CoreHost
-from golden.program.isa import Status
-from hdl.emit import emit
-from scripts.run.pass_engine import RECORDS, PassEngine, alone
-from synth.sweep.dask_run import cluster
-from tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
-from tb.library import small_models
-from tb.library.core_simulator import CoreSimulator
-from tb.library.model_stream import ModelStream
-from tb.library.pass_files import Change, Image, Played
-from tb.library.pass_player import Comparison
-from tb.library.pass_stream import Place
-from tb.library.waveforms import suffix
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.emit import emit
+from openvrex.scripts.run.pass_engine import RECORDS, PassEngine, alone
+from openvrex.synth.sweep.dask_run import cluster
+from openvrex.tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
+from openvrex.tb.library import small_models
+from openvrex.tb.library.core_simulator import CoreSimulator
+from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.pass_files import Change, Image, Played
+from openvrex.tb.library.pass_player import Comparison
+from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.waveforms import suffix
 
 FRAMES = 4
 SIMULATOR = CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.loads", "lxe.vpe.stores"]])

@@ -3,9 +3,9 @@
 import json
 import re
 
-from golden.function_params import READINGS
-from hdl.params import preset
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import READINGS
+from openvrex.hdl.params import preset
+from openvrex.tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/policies.md").read_text()
 BUDGETS = json.loads((ROOT / "tb/budgets.json").read_text())

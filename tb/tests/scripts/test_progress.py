@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from openvrex.scripts import console, progress
 from rich.console import Console
-
-from scripts import console, progress
 
 
 @pytest.fixture

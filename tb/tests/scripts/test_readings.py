@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.function_params import READINGS
+from openvrex.scripts.main import app
+from openvrex.scripts.research import readings_command
 from typer.testing import CliRunner
 
-from golden.function_params import READINGS
-from scripts.main import app
-from scripts.research import readings_command
 from tb.tests.sim.test_figures import trace
 
 

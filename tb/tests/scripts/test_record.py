@@ -8,23 +8,22 @@ import tomllib
 from dataclasses import asdict
 
 import pytest
+from openvrex.golden.function_params import ParamError
+from openvrex.scripts.engineers import record_command
+from openvrex.scripts.main import app
+from openvrex.scripts.pages import recorded_results
+from openvrex.scripts.simulate import system_options
+from openvrex.scripts.simulate.layer_command import played
+from openvrex.scripts.simulate.prediction_command import predict
+from openvrex.sim.evaluation import paper_limits
+from openvrex.sim.evaluation.fleet import Device, day
+from openvrex.sim.evaluation.frame_times import frames
+from openvrex.sim.evaluation.other_policies import PROFILES, policies
+from openvrex.sim.system.platforms import EDGE, SERVER, platform
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, traced
+from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
-
-from golden.function_params import ParamError
-from scripts.engineers import record_command
-from scripts.main import app
-from scripts.pages import recorded_results
-from scripts.simulate import system_options
-from scripts.simulate.layer_command import played
-from scripts.simulate.prediction_command import predict
-from sim.evaluation import paper_limits
-from sim.evaluation.fleet import Device, day
-from sim.evaluation.frame_times import frames
-from sim.evaluation.other_policies import PROFILES, policies
-from sim.system.platforms import EDGE, SERVER, platform
-from sim.system.timeline import Point
-from sim.system.workload import Decoder, traced
-from tb.library.runner import ROOT
 
 KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) for name in record_command.MEASURED}
 

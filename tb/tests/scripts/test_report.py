@@ -7,15 +7,14 @@ import subprocess
 
 import numpy as np
 import pytest
+from openvrex.scripts import quantity
+from openvrex.scripts.main import app
+from openvrex.scripts.pages import block_diagram, html_page
+from openvrex.scripts.run import demo_command
+from openvrex.scripts.size import report_command
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.trace_check import Outcome
 from typer.testing import CliRunner
-
-from scripts import quantity
-from scripts.main import app
-from scripts.pages import block_diagram, html_page
-from scripts.run import demo_command
-from scripts.size import report_command
-from tb.library.page_rules import faults
-from tb.library.trace_check import Outcome
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 # Quiet: a browser calls home at its start otherwise.

@@ -8,25 +8,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.inputs import decoder as model
+from openvrex.golden.inputs import trace as trace_file
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.trace import Trace, TraceError, record
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.params import override, preset
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.main import app
+from openvrex.scripts.run import pass_engine
+from openvrex.scripts.run import run_command as run
+from openvrex.tb.checks.core_checks import SHAPE, params
+from openvrex.tb.library.decoder_layers import DecoderLayers
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.stage_log import Span, spans, stage_of
 from typer.testing import CliRunner
 
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError, ReSVParams
-from golden.inputs import decoder as model
-from golden.inputs import trace as trace_file
-from golden.inputs.decoder import Decoder
-from golden.inputs.trace import Trace, TraceError, record
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.isa import Status
-from hdl.params import override, preset
-from scripts.check.verify_command import FIXTURE
-from scripts.main import app
-from scripts.run import pass_engine
-from scripts.run import run_command as run
-from tb.checks.core_checks import SHAPE, params
-from tb.library.decoder_layers import DecoderLayers
-from tb.library.page_rules import faults
-from tb.library.stage_log import Span, spans, stage_of
 from tb.tests.golden.inputs.test_trace import models
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.light_attention import Selected, attention
+from openvrex.golden.policies.registry import POLICIES, override
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic
+from openvrex.scripts.main import app
 from typer.testing import CliRunner
-
-from golden.inputs.trace import Trace
-from golden.inputs.trace_model import frequencies
-from golden.policies.blocks import Shape
-from golden.policies.light_attention import Selected, attention
-from golden.policies.registry import POLICIES, override
-from scripts.check.verify_command import FIXTURE
-from scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic
-from scripts.main import app
 
 torch = pytest.importorskip("torch", reason="the extra hf: make hf")
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError, ReSVParams
-from golden.retrieval.table_layout import SHARED, Item
-from hdl.params import DreParams, override, preset
-from sim.units.dre_time import CountRing, DreTime
-from sim.units.kvmu_time import APPEND, SWITCH
-from sim.units.table_port_time import TablePortTime
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.retrieval.table_layout import SHARED, Item
+from openvrex.hdl.params import DreParams, override, preset
+from openvrex.sim.units.dre_time import CountRing, DreTime
+from openvrex.sim.units.kvmu_time import APPEND, SWITCH
+from openvrex.sim.units.table_port_time import TablePortTime
+from openvrex.tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/tables.md").read_text()
 DRE = preset("core").core.dre

@@ -9,11 +9,13 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-from tb.library.runner import BUILD, ROOT
+from openvrex.tb.library.runner import BUILD, ROOT
 
 PACKAGES = ("golden", "hdl", "ip", "scripts", "sim", "synth", "tb")
 # Without `site`, which would put the checkout on the path again where it is installed to be edited.
-VREX = "import sys; sys.argv[0] = 'vrex'; import scripts.main as m; assert m.__file__.startswith({0!r}); m.app()"
+VREX = (
+    "import sys; sys.argv[0] = 'vrex'; import openvrex.scripts.main as m; assert m.__file__.startswith({0!r}); m.app()"
+)
 
 
 def built(folder: Path) -> zipfile.ZipFile:

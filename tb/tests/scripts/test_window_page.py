@@ -6,18 +6,17 @@ from dataclasses import asdict, replace
 from statistics import mean
 
 import pytest
-
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.registry import Entry
-from golden.policies.window_decisions import windowed
-from hdl.params import preset
-from sim.evaluation.core_policies import compare
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_pass import MosaicPass
-from sim.system.platforms import EDGE
-from sim.system.timeline import Point
-from sim.system.workload import Decoder, traced
-from tb.library.runner import ROOT
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.window_decisions import windowed
+from openvrex.hdl.params import preset
+from openvrex.sim.evaluation.core_policies import compare
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.platforms import EDGE
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, traced
+from openvrex.tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/window.md").read_text()
 PART = PAGE[PAGE.index("## Which policy suits") : PAGE.index("## Evidence")]

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
+from openvrex.hdl.emit import emit
+from openvrex.scripts.main import app
+from openvrex.scripts.run import run_command, window_run
+from openvrex.scripts.run.pass_engine import PassEngine
+from openvrex.synth.sweep import dask_run
+from openvrex.tb.library import small_models
+from openvrex.tb.library.core_simulator import CoreSimulator
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, segments
+from openvrex.tb.library.window_stream import WindowStream
 from typer.testing import CliRunner
 
-import synth.sweep.dask_run
-from hdl.emit import emit
-from scripts.main import app
-from scripts.run import run_command, window_run
-from scripts.run.pass_engine import PassEngine
-from tb.library import small_models
-from tb.library.core_simulator import CoreSimulator
-from tb.library.page_rules import faults
-from tb.library.small_windows import HISTORY, SmallDecoder, policy, segments
-from tb.library.window_stream import WindowStream
 from tb.tests.golden.inputs.test_trace import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
@@ -56,7 +56,7 @@ def small(monkeypatch, client):
         return SimpleNamespace(segments=given[:-1], decoder=decoder, source=source, fallbacks=["is small"])
 
     monkeypatch.setattr(window_run, "DecoderStream", stream)
-    monkeypatch.setattr(synth.sweep.dask_run, "cluster", lambda *where: nullcontext(client))
+    monkeypatch.setattr(dask_run, "cluster", lambda *where: nullcontext(client))
 
 
 def words(name: str, layers: int, **more) -> list:

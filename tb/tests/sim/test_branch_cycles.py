@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.policies.state_space import StateSpaceParams
-from golden.program.isa import Instruction, Opcode, encode
-from golden.program.layer_memory import LayerShape
-from golden.program.window_plan import LAYER, WindowPlan
-from hdl.params import preset
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
-from tb.library.branch_runs import BranchRun
-from tb.library.runner import ROOT
+from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.golden.program.isa import Instruction, Opcode, encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.window_plan import LAYER, WindowPlan
+from openvrex.hdl.params import preset
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.library.branch_runs import BranchRun
+from openvrex.tb.library.runner import ROOT
 
 OMNI, TOKENS, LATENCY = preset("omni").core, 10, 50
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from hdl.params import preset
-from tb.library.centroid_runs import CentroidRun
+from openvrex.hdl.params import preset
+from openvrex.tb.library.centroid_runs import CentroidRun
 
 PAGE = Path(__file__).parents[3] / "docs/policies.md"
 LATENCY = 100

@@ -3,16 +3,15 @@
 from dataclasses import replace
 
 import pytest
-
-from golden.program.core_compiler import RetrievalShape
-from golden.program.system_map import SystemMap
-from hdl.params import SystemParams, override, preset
-from sim.system.device_memory import _Arrays, arrays
-from sim.system.layer_share import Layer
-from sim.system.passes import device_bytes
-from sim.system.platforms import AGX, EDGE, SERVER
-from sim.system.timeline import Point
-from sim.system.workload import Decoder, constant
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.system_map import SystemMap
+from openvrex.hdl.params import SystemParams, override, preset
+from openvrex.sim.system.device_memory import _Arrays, arrays
+from openvrex.sim.system.layer_share import Layer
+from openvrex.sim.system.passes import device_bytes
+from openvrex.sim.system.platforms import AGX, EDGE, SERVER
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, constant
 
 SMALL = Decoder(layers=3, width=256, heads=4, kv_heads=2, head=64, hidden=1024, vocab=1024)
 SHARES = constant("x", 0.25, 0.1, SMALL)

@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.scripts.main import app
+from openvrex.scripts.research import figures_command
 from typer.testing import CliRunner
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace, TraceError
-from scripts.main import app
-from scripts.research import figures_command
 
 
 def trace(values=True, queries=60):

@@ -4,15 +4,14 @@ import csv
 import json
 
 import pytest
+from openvrex.scripts.main import app
+from openvrex.scripts.research.fleet_command import as_csv
+from openvrex.sim.evaluation.fleet import Device, day
+from openvrex.sim.evaluation.other_policies import PROFILES, point
+from openvrex.sim.system.platforms import EDGE
+from openvrex.sim.system.workload import Decoder, Session
+from openvrex.synth.sweep.database import Row
 from typer.testing import CliRunner
-
-from scripts.main import app
-from scripts.research.fleet_command import as_csv
-from sim.evaluation.fleet import Device, day
-from sim.evaluation.other_policies import PROFILES, point
-from sim.system.platforms import EDGE
-from sim.system.workload import Decoder, Session
-from synth.sweep.database import Row
 
 
 def vrex(folder, *words):
@@ -60,7 +59,7 @@ def test_results_are_kept(tmp_path, monkeypatch):
     words = ("--policy", "hybrid,full", "--hours", "1", "--workers", "1", "--json")
     first = vrex(tmp_path, *words)
     assert first.exit_code == 0, first.output
-    monkeypatch.setattr("synth.sweep.dask_run.cluster", None)  # nothing is asked of it
+    monkeypatch.setattr("openvrex.synth.sweep.dask_run.cluster", None)  # nothing is asked of it
     assert vrex(tmp_path, *words).stdout == first.stdout
     found = json.loads(first.stdout)
     assert [d["policy"] for d in found] == ["hybrid", "full"]

@@ -3,17 +3,16 @@
 from dataclasses import replace
 
 import pytest
-
-from golden.program.core_compiler import LEVEL, RetrievalShape
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.sequencer_model import register_values, sequence
-from golden.program.share_plan import OF_TABLES, SharePlan
-from golden.program.shares import Shares
-from scripts.simulate.layer_command import LLAMA
-from sim.system.layer_load import ATTENTION, Load, counted
-from sim.system.layer_share import OWN_CHOICE, Layer
-from sim.system.platforms import EDGE, SERVER, Vrex
-from sim.system.workload import Decoder
+from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.sequencer_model import register_values, sequence
+from openvrex.golden.program.share_plan import OF_TABLES, SharePlan
+from openvrex.golden.program.shares import Shares
+from openvrex.scripts.simulate.layer_command import LLAMA
+from openvrex.sim.system.layer_load import ATTENTION, Load, counted
+from openvrex.sim.system.layer_share import OWN_CHOICE, Layer
+from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
+from openvrex.sim.system.workload import Decoder
 
 CLUSTERS, ROWS = 1024, 10
 # Platform, KV heads of a table, entries behind the ring that fill the leader's last pair of tiles, cores to compare.

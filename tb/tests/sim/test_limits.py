@@ -4,17 +4,16 @@ import json
 import re
 
 import pytest
-
-from golden.function_params import ParamError
-from golden.policies.registry import POLICIES
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.layer_compiler import LayerShape
-from golden.program.share_plan import SharePlan
-from golden.program.shares import Shares
-from hdl.emit import ALL, BESIDE
-from hdl.params import override, preset
-from scripts.simulate.layer_command import LLAMA
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.registry import POLICIES
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.layer_compiler import LayerShape
+from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.shares import Shares
+from openvrex.hdl.emit import ALL, BESIDE
+from openvrex.hdl.params import override, preset
+from openvrex.scripts.simulate.layer_command import LLAMA
+from openvrex.tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/limits.md").read_text()
 PAPERS = ("core", "edge8", "server48")  # the presets of V-Rex's sizes

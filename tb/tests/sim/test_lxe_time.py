@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.program.isa import Instruction, Opcode, Status, encode
-from golden.program.layer_compiler import LayerPlan
-from sim.units.lxe_time import LxeTime, Run
-from sim.units.sequencer_time import trace
-from tb.checks.core_checks import BUDGET, PUBLISHED, SHAPE, begin, budget_passes, emitted, host, params, ports
-from tb.checks.lxe_time_checks import Program, differences, play, simulate, simulated, timed
-from tb.library.lxe_programs import Script
-from tb.library.pass_time import PassTime
+from openvrex.golden.program.isa import Instruction, Opcode, Status, encode
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.sim.units.lxe_time import LxeTime, Run
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.core_checks import BUDGET, PUBLISHED, SHAPE, begin, budget_passes, emitted, host, params, ports
+from openvrex.tb.checks.lxe_time_checks import Program, differences, play, simulate, simulated, timed
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.pass_time import PassTime
 
 
 @pytest.mark.parametrize("latency", [1, 9])

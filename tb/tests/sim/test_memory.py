@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.retrieval.kvmap import Burst
-from sim.system.dram import Channel, Dram
-from sim.system.dram_timings import DDR4, DEVICES, HBM2E, LPDDR5
-from sim.system.memory_curves import size
-from sim.system.pcie import GEN3_X4, LINKS, Link, _windowed, transfers
-from sim.system.served import pieces
-from sim.system.ssd import Ssd
+from openvrex.golden.retrieval.kvmap import Burst
+from openvrex.sim.system.dram import Channel, Dram
+from openvrex.sim.system.dram_timings import DDR4, DEVICES, HBM2E, LPDDR5
+from openvrex.sim.system.memory_curves import size
+from openvrex.sim.system.pcie import GEN3_X4, LINKS, Link, _windowed, transfers
+from openvrex.sim.system.served import pieces
+from openvrex.sim.system.ssd import Ssd
 
 SMALL = {name: replace(t, channels=2) for name, t in DEVICES.items()}
 lists = st.lists(st.tuples(st.integers(0, 1 << 22), st.integers(1, 6000)), min_size=1, max_size=25)

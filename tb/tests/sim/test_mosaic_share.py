@@ -8,37 +8,36 @@ from itertools import product
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.policies.blocks import Block, Shape
-from golden.policies.mosaic import Mosaic, MosaicParams
-from golden.policies.mosaic_clusters import Threshold
-from golden.policies.mosaic_core import Job
-from golden.policies.policy import Step
-from golden.policies.policy_run import Run
-from golden.policies.registry import Entry
-from golden.program.cluster_stages import ROWS
-from golden.program.isa import Opcode, encode
-from golden.program.layer_memory import LayerShape
-from golden.program.mosaic_plan import MosaicPlan
-from hdl.params import CLOCK, preset
-from hdl.params import override as changed
-from sim.evaluation.core_policies import compare
-from sim.system.mosaic_demand import WORLD, MosaicDemand
-from sim.system.mosaic_pass import MosaicPass
-from sim.system.mosaic_share import MosaicShare, parts
-from sim.system.platforms import EDGE, Vrex
-from sim.system.timeline import Point
-from sim.system.window_demand import PROMPT
-from sim.system.workload import MODELS, Decoder, traced
-from sim.units.loader_time import cut
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import Step as Executed
-from sim.units.sequencer_time import trace
-from tb.library import small_mosaic
-from tb.library.core_simulator import LATENCY as RTL_LATENCY
-from tb.library.mosaic_stream import MosaicStream
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
+from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.policies.mosaic_core import Job
+from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy_run import Run
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.program.cluster_stages import ROWS
+from openvrex.golden.program.isa import Opcode, encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.mosaic_plan import MosaicPlan
+from openvrex.hdl.params import CLOCK, preset
+from openvrex.hdl.params import override as changed
+from openvrex.sim.evaluation.core_policies import compare
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
+from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.mosaic_share import MosaicShare, parts
+from openvrex.sim.system.platforms import EDGE, Vrex
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.window_demand import PROMPT
+from openvrex.sim.system.workload import MODELS, Decoder, traced
+from openvrex.sim.units.loader_time import cut
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import Step as Executed
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.library import small_mosaic
+from openvrex.tb.library.core_simulator import LATENCY as RTL_LATENCY
+from openvrex.tb.library.mosaic_stream import MosaicStream
+from openvrex.tb.library.runner import ROOT
 
 LATENCY = 100
 HARDWARE = MosaicParams(arithmetic="hardware")

@@ -10,15 +10,13 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from golden.function_params import ParamError
-from golden.program.core_compiler import RetrievalShape
-from golden.program.share_plan import SharePlan
-from golden.program.shares import Shares
-from hdl.params import CLOCK, SystemParams, flat, override, preset
-from scripts.main import app
-from sim.system import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.shares import Shares
+from openvrex.hdl.params import CLOCK, SystemParams, flat, override, preset
+from openvrex.scripts.main import app
+from openvrex.sim.system import (
     accelerator,
     device_memory,
     dre_demand,
@@ -33,14 +31,15 @@ from sim.system import (
     window_pass,
     window_share,
 )
-from sim.system.accelerator import run
-from sim.system.layer_share import Layer
-from sim.system.passes import device_bytes, lacks
-from sim.system.platforms import EDGE, SERVER, Vrex
-from sim.system.selection import PUBLISHED
-from sim.system.timeline import DRE, Pass, Point
-from sim.system.workload import Decoder, Selection, constant, traced
-from tb.library.runner import ROOT
+from openvrex.sim.system.accelerator import run
+from openvrex.sim.system.layer_share import Layer
+from openvrex.sim.system.passes import device_bytes, lacks
+from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
+from openvrex.sim.system.selection import PUBLISHED
+from openvrex.sim.system.timeline import DRE, Pass, Point
+from openvrex.sim.system.workload import Decoder, Selection, constant, traced
+from openvrex.tb.library.runner import ROOT
+from typer.testing import CliRunner
 
 MODEL = Decoder()
 AT = Point(4096)

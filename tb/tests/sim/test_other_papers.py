@@ -5,19 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.policies.window_decisions import windowed
-from scripts.pages.anchor_table import markdown
-from sim.evaluation import other_papers
-from sim.evaluation.other_papers import INTERNVL3, QWEN25_VL, RECORDED, Served, Window
-from sim.evaluation.paper_points import Claims
-from sim.system.passes import simulate
-from sim.system.platforms import A100, PAPER_EDGE, PAPER_SERVER
-from sim.system.timeline import Point
-from sim.system.window_demand import BlockDemand, WindowDemand, demand
-from sim.system.window_pass import WindowPass
-from sim.system.workload import Decoder, Vision, constant
-from tb.library.runner import ROOT
+from openvrex.golden.policies.window_decisions import windowed
+from openvrex.scripts.pages.anchor_table import markdown
+from openvrex.sim.evaluation import other_papers
+from openvrex.sim.evaluation.other_papers import INTERNVL3, QWEN25_VL, RECORDED, Served, Window
+from openvrex.sim.evaluation.paper_points import Claims
+from openvrex.sim.system.passes import simulate
+from openvrex.sim.system.platforms import A100, PAPER_EDGE, PAPER_SERVER
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.window_demand import BlockDemand, WindowDemand, demand
+from openvrex.sim.system.window_pass import WindowPass
+from openvrex.sim.system.workload import Decoder, Vision, constant
+from openvrex.tb.library.runner import ROOT
 
 
 def test_recorded_demand_is_what_was_recorded():

@@ -4,19 +4,18 @@ import re
 from dataclasses import replace
 
 import pytest
-
-from golden.function_params import ParamError
-from golden.program.isa import Opcode
-from golden.program.layer_memory import Register
-from hdl.params import override, preset
-from scripts.simulate import layer_command
-from scripts.simulate.layer_command import LLAMA, measure
-from scripts.simulate.prediction_command import predict
-from sim.system.share_cycles import UNITS, CoreShare
-from sim.units.dre_time import DreTime
-from sim.units.hcu_time import SWITCH
-from sim.units.loader_time import cut
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import Opcode
+from openvrex.golden.program.layer_memory import Register
+from openvrex.hdl.params import override, preset
+from openvrex.scripts.simulate import layer_command
+from openvrex.scripts.simulate.layer_command import LLAMA, measure
+from openvrex.scripts.simulate.prediction_command import predict
+from openvrex.sim.system.share_cycles import UNITS, CoreShare
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.hcu_time import SWITCH
+from openvrex.sim.units.loader_time import cut
+from openvrex.tb.library.runner import ROOT
 
 STAGES = (ROOT / "docs/stages.md").read_text()
 SMALL = {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 1024}

@@ -11,40 +11,39 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
+from openvrex.golden.policies.state_space import products as products_of
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import CLOCK, flat, preset
+from openvrex.scripts.main import app
+from openvrex.scripts.pages.anchor_table import markdown
+from openvrex.scripts.research import evaluate_command
+from openvrex.scripts.simulate import dre_command, layer_command, policies_command, prediction_command
+from openvrex.sim.evaluation import paper_limits
+from openvrex.sim.evaluation.frame_times import frames
+from openvrex.sim.evaluation.other_policies import PROFILES, Profile, profile
+from openvrex.sim.evaluation.other_policies import point as point_of
+from openvrex.sim.evaluation.other_policies import run as run_policy
+from openvrex.sim.evaluation.paper_limits import ENGINES, engines, limits
+from openvrex.sim.evaluation.paper_numbers import numbers, table_share
+from openvrex.sim.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
+from openvrex.sim.system import dre_demand, layer_load
+from openvrex.sim.system.accelerator import transfer
+from openvrex.sim.system.passes import lacks, remarks, simulate
+from openvrex.sim.system.pcie import LINKS
+from openvrex.sim.system.platforms import A100, AGX, EDGE, KVPU, SERVER
+from openvrex.sim.system.selection import PUBLISHED, Record, fetching, read, recorded, records, written
+from openvrex.sim.system.share_cycles import CoreShare
+from openvrex.sim.system.timeline import Pass, Point, Timeline
+from openvrex.sim.system.workload import Decoder, Vision, constant, measured, table_ii, traced
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.retriever_time import copied_entry
+from openvrex.tb.library.page_rules import faults
+from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
-
-from golden.policies.state_space import HistoryBranch, StateSpaceParams
-from golden.policies.state_space import products as products_of
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.layer_memory import LayerShape
-from golden.program.shares import Shares
-from golden.retrieval.table_layout import Item
-from hdl.params import CLOCK, flat, preset
-from scripts.main import app
-from scripts.pages.anchor_table import markdown
-from scripts.research import evaluate_command
-from scripts.simulate import dre_command, layer_command, policies_command, prediction_command
-from sim.evaluation import paper_limits
-from sim.evaluation.frame_times import frames
-from sim.evaluation.other_policies import PROFILES, Profile, profile
-from sim.evaluation.other_policies import point as point_of
-from sim.evaluation.other_policies import run as run_policy
-from sim.evaluation.paper_limits import ENGINES, engines, limits
-from sim.evaluation.paper_numbers import numbers, table_share
-from sim.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
-from sim.system import dre_demand, layer_load
-from sim.system.accelerator import transfer
-from sim.system.passes import lacks, remarks, simulate
-from sim.system.pcie import LINKS
-from sim.system.platforms import A100, AGX, EDGE, KVPU, SERVER
-from sim.system.selection import PUBLISHED, Record, fetching, read, recorded, records, written
-from sim.system.share_cycles import CoreShare
-from sim.system.timeline import Pass, Point, Timeline
-from sim.system.workload import Decoder, Vision, constant, measured, table_ii, traced
-from sim.units.dre_time import DreTime
-from sim.units.retriever_time import copied_entry
-from tb.library.page_rules import faults
-from tb.library.runner import ROOT
 
 MODEL = Decoder()
 DRE = preset("core").core.dre
@@ -575,11 +574,11 @@ def test_verdicts():
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
-    import sim.evaluation.paper_points
+    from openvrex.sim.evaluation import paper_points
 
     first = Points(tmp_path / "p.json")
     ms = first.ms("agx", 1024)
-    monkeypatch.setattr(sim.evaluation.paper_points, "simulate", lambda *a: pytest.fail("simulated again"))
+    monkeypatch.setattr(paper_points, "simulate", lambda *a: pytest.fail("simulated again"))
     assert Points(tmp_path / "p.json").ms("agx", 1024) == ms
     # Another platform of the same name is another point.
     monkeypatch.setitem(PLATFORMS, "agx", replace(AGX, link=1e9))
@@ -588,7 +587,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
 
 
 def test_plots_are_the_same_every_time(tmp_path):
-    from sim.evaluation.paper_plots import bandwidth, timeline
+    from openvrex.sim.evaluation.paper_plots import bandwidth, timeline
 
     p = simulate(SERVER, Point(10240), traced(MODEL))
     for folder in ("a", "b"):

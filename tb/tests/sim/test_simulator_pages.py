@@ -1,14 +1,13 @@
 """Tables of the manual that the simulator makes, as far as they take no time: what is fetched, sizes, short frames."""
 
 import pytest
-
-from scripts.simulate.selection_command import figures
-from sim.evaluation.frame_times import frames, memory
-from sim.system.platforms import EDGE, SERVER
-from sim.system.selection import records
-from sim.system.timeline import Point
-from sim.system.workload import Decoder, traced
-from tb.library.runner import ROOT
+from openvrex.scripts.simulate.selection_command import figures
+from openvrex.sim.evaluation.frame_times import frames, memory
+from openvrex.sim.system.platforms import EDGE, SERVER
+from openvrex.sim.system.selection import records
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, traced
+from openvrex.tb.library.runner import ROOT
 
 SIMULATOR, TABLES = ((ROOT / "docs" / name).read_text() for name in ("simulator.md", "tables.md"))
 SHARES = traced(Decoder())

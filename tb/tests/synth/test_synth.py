@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from openvrex.hdl import emit, params
+from openvrex.hdl.execution.lxe import Lxe
+from openvrex.scripts.main import app
+from openvrex.synth import emission, mapping, table3
+from openvrex.synth.flow import Memory, synthesise
+from openvrex.synth.liberty import EMBEDDED, SynthError, load, truth_table
+from openvrex.synth.sram import Sram
 from typer.testing import CliRunner
-
-from hdl import emit, params
-from hdl.execution.lxe import Lxe
-from scripts.main import app
-from synth import emission, mapping, table3
-from synth.flow import Memory, synthesise
-from synth.liberty import EMBEDDED, SynthError, load, truth_table
-from synth.sram import Sram
 
 PDK = Path(__file__).parents[4] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))
@@ -677,11 +676,11 @@ def test_fault_keeps_finished_units(units, tmp_path):
 
 SLOW = """
 import sys
-from hdl import emit
+from openvrex.hdl import emit
 text = open(sys.argv[1]).read()
 emit.UNITS = {"hcu": ("", "", "core.dre.hcu"), "dre": ("", "", "core.dre")}
 emit.emit = lambda unit, params: emit.Emitted(text if unit == "dre" else "module t; endmodule", "t", {})
-from scripts.main import app
+from openvrex.scripts.main import app
 app(["area"])
 """
 

@@ -1,8 +1,7 @@
 """Code that hands items over is an iterator: order, turns, errors, a consumer that leaves."""
 
 import pytest
-
-from tb.library.handed_over import handed_over
+from openvrex.tb.library.handed_over import handed_over
 
 
 def test_sides_take_turns():

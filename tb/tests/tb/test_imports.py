@@ -2,12 +2,12 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-
-from tb.library.runner import ROOT
+from openvrex.tb.library.runner import ROOT
 
 # A room imports those before it, and itself. CONTRIBUTING.md shows this order.
 ROOMS = (
@@ -38,7 +38,12 @@ def room(module: str) -> str:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Modules and names that a file imports when it runs: not for the type checker alone."""
+    """Modules and names that a file imports, as folders of the repository name them."""
+    return {name.removeprefix("openvrex.") for name in _imported(tree)}
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    """These modules and names in full. Imports for the type checker alone do not count."""
     out = set()
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -47,7 +52,7 @@ def imported(tree: ast.AST) -> set[str]:
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             out |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        out |= imported(node)
+        out |= _imported(node)
     return out
 
 
@@ -95,3 +100,20 @@ def test_every_room_is_known():
     """A new folder gets its place in the order."""
     folders = {".".join(p.parent.relative_to(ROOT).parts) for p in FILES}
     assert {f for f in folders if not f.startswith("tb.tests")} <= set(ROOMS)
+
+
+def test_no_import_without_the_package(imports):
+    """A folder's name alone is some other package's, once this one is installed. Tests are not."""
+    plain = {name.split(".")[0] for name in MODULES}
+    for module, path in MODULES.items():
+        names = _imported(ast.parse(path.read_text()))
+        assert not {n for n in names if n.split(".")[0] in plain and not n.startswith("tb.tests")}, module
+
+
+def test_the_wheel_s_packages_are_the_folders():
+    """Setuptools maps them, and finds none by itself below another name."""
+    setting = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {".".join(("openvrex", *p.parent.relative_to(ROOT).parts)) for p in FILES if p.name == "__init__.py"}
+    ours = {f for f in folders if not f.startswith(("openvrex.tb.tests", "openvrex.docs"))}
+    assert set(setting["packages"]) == ours | {"openvrex"}
+    assert setting["package-dir"] == {f: f.removeprefix("openvrex.") for f in ours if f.count(".") == 1}

@@ -7,15 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from openvrex.hdl.emit import Emitted
+from openvrex.scripts.engineers import mutate_command as command
+from openvrex.scripts.main import app
+from openvrex.tb.campaigns.mutants import MutateError, Verdict, campaign, netlist, sample, seen, stop
+from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
+from openvrex.tb.formal.mutant_equivalence import Miter
 from typer.testing import CliRunner
-
-from hdl.emit import Emitted
-from scripts.engineers import mutate_command as command
-from scripts.main import app
-from tb.campaigns.mutants import MutateError, Verdict, campaign, netlist, sample, seen, stop
-from tb.campaigns.subjects import SUBJECTS
-from tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
-from tb.formal.mutant_equivalence import Miter
 
 N, SEED = 16, 1
 BEATS = rows(TINY, 5, 41)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import preset
+from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.checks.hcu_checks import golden, run, stream
+from openvrex.tb.library.netlist import mapped
 
-from hdl.emit import Emitted, emit
-from hdl.params import preset
-from tb.campaigns.subjects import SUBJECTS
-from tb.checks.hcu_checks import golden, run, stream
-from tb.library.netlist import mapped
 from tb.tests.hdl.test_protection import dre
 
 TINY = preset("tiny").core

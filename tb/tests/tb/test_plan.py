@@ -5,11 +5,22 @@ import re
 
 import pytest
 import yaml
+from openvrex.hdl.emit import ALL
+from openvrex.scripts.main import app
+from openvrex.tb.campaigns.plan import (
+    PLAN,
+    STAGES,
+    TESTS,
+    Feature,
+    PlanError,
+    Status,
+    _names,
+    _nightly,
+    cases,
+    judge,
+    load,
+)
 from typer.testing import CliRunner
-
-from hdl.emit import ALL
-from scripts.main import app
-from tb.campaigns.plan import PLAN, STAGES, TESTS, Feature, PlanError, Status, _names, _nightly, cases, judge, load
 
 KINDS = re.compile(r"coverage|mutants|proved|proof")
 
@@ -108,7 +119,7 @@ def test_a_missing_or_broken_test_run_is_named(tmp_path):
 
 def test_a_fresh_checkout_has_the_recorded_results(tmp_path, monkeypatch):
     """With date and commit, until there is a test run; a test that is newer than the record is no failure."""
-    from scripts.check import plan_table
+    from openvrex.scripts.check import plan_table
 
     kept = tmp_path / "docs" / "results" / "tests.json"
     monkeypatch.setattr(plan_table, "RECORD", kept)

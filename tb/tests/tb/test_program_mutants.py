@@ -3,10 +3,9 @@
 from random import Random
 
 import pytest
-
-from golden.program.isa import Instruction, Opcode
-from tb.campaigns.program_mutants import FAULTS, ProgramMutant, mutants
-from tb.checks.clusters_checks import STEERED, noticed, programs
+from openvrex.golden.program.isa import Instruction, Opcode
+from openvrex.tb.campaigns.program_mutants import FAULTS, ProgramMutant, mutants
+from openvrex.tb.checks.clusters_checks import STEERED, noticed, programs
 
 SAMPLE = 14  # every so many-th mutant of a kind
 # Of the mutants. In the rounds of K-means that steer themselves more of them change nothing: a fence that stands twice,

@@ -9,17 +9,16 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
+from openvrex.hdl.emit import ALL, params_of
+from openvrex.hdl.params import preset
+from openvrex.scripts.main import app
+from openvrex.tb.formal import counterexample
+from openvrex.tb.formal.idle_proof import shown
+from openvrex.tb.formal.proofs import Independence, goals, unit_of
+from openvrex.tb.formal.prover import holds
+from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
+from openvrex.tb.formal.verilog_equivalence import UnequalError, prove
 from typer.testing import CliRunner
-
-import tb.formal.counterexample
-from hdl.emit import ALL, params_of
-from hdl.params import preset
-from scripts.main import app
-from tb.formal.idle_proof import shown
-from tb.formal.proofs import Independence, goals, unit_of
-from tb.formal.prover import holds
-from tb.formal.stream_proof import StreamMonitor, waiting
-from tb.formal.verilog_equivalence import UnequalError, prove
 
 QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
@@ -164,7 +163,7 @@ def test_prove_prints_verdicts(monkeypatch):
     assert run.exit_code == 0
     assert re.search(r"feeder +an offer .* unbounded +pdr .* reached in \d+, edit seen in \d+", run.stdout)
     blunt = replace(next(g for g in goals() if g.unit == "feeder"), edit=("module", "module"))
-    monkeypatch.setattr("scripts.engineers.prove_command.goals", lambda: [blunt])
+    monkeypatch.setattr("openvrex.scripts.engineers.prove_command.goals", lambda: [blunt])
     run = CliRunner().invoke(app, ["prove", "--json"])
     assert run.exit_code == 1
     assert json.loads(run.stdout)[0]["kind"] == "edit not seen"
@@ -198,7 +197,7 @@ def test_an_offer_that_depends_on_ready_is_seen():
 
 def test_a_counterexample_is_a_waveform(tmp_path, monkeypatch):
     """Of the broken unit, up to the cycle in which the claim fails: there the number has changed while it waited."""
-    monkeypatch.setattr(tb.formal.counterexample, "WAVES", tmp_path / "a b")
+    monkeypatch.setattr(counterexample, "WAVES", tmp_path / "a b")
     proof = holds(StreamMonitor(Late(False)), name="late")
     assert not proof
     assert proof.claim == "o changes while it waits"

@@ -3,12 +3,11 @@
 import json
 
 import pytest
+from openvrex.scripts.main import app
+from openvrex.tb.campaigns import stress
+from openvrex.tb.campaigns.stress import UNITS, drawn, play
+from openvrex.tb.checks.clusters_checks import BINS as CLUSTERS
 from typer.testing import CliRunner
-
-import tb.campaigns.stress
-from scripts.main import app
-from tb.campaigns.stress import UNITS, drawn, play
-from tb.checks.clusters_checks import BINS as CLUSTERS
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_random_traffic_reaches_its_bins(unit, seeds, bins, record_property):
 
 def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
     seeds = []
-    monkeypatch.setattr(tb.campaigns.stress, "play", lambda unit, seed: seeds.append(seed) or 40)
+    monkeypatch.setattr(stress, "play", lambda unit, seed: seeds.append(seed) or 40)
     for n, total in ((100, 120), (100, 120), (130, 160)):
         run = CliRunner().invoke(app, ["stress", "hcu", "-n", str(n), "-o", str(tmp_path)])
         assert run.exit_code == 0, run.output
@@ -63,7 +62,7 @@ def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
-    monkeypatch.setattr(tb.campaigns.stress, "play", lambda unit, seed: 40)
+    monkeypatch.setattr(stress, "play", lambda unit, seed: 40)
     run = CliRunner().invoke(app, ["stress", "dre", "-n", "300", "-o", str(tmp_path)])
     assert "dre: 80 transactions as golden" in run.stdout
 
@@ -73,7 +72,7 @@ def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
         assert not (tmp_path / "hcu.jsonl").exists(), "beat 7 differs"
         return 40
 
-    monkeypatch.setattr(tb.campaigns.stress, "play", broken)
+    monkeypatch.setattr(stress, "play", broken)
     run = CliRunner().invoke(app, ["stress", "hcu", "-n", "100", "-o", str(tmp_path)])
     assert run.exit_code == 1
     assert "hcu: beat 7 differs" in run.stderr

@@ -4,16 +4,15 @@ import re
 import shutil
 from unittest.mock import patch
 
+from openvrex.scripts.main import app
+from openvrex.tb.library import waveforms
 from typer.testing import CliRunner
-
-from scripts.main import app
-from tb.library import waveforms
 
 
 def test_a_save_file_groups_streams_and_names_states(tmp_path, monkeypatch):
     """Every signal of it is in the waveform, every group is closed, and a state has the name of the source."""
     monkeypatch.chdir(tmp_path)
-    with patch("tb.library.runner.suffix", lambda: "vcd"):  # a kind that this test can read
+    with patch("openvrex.tb.library.runner.suffix", lambda: "vcd"):  # a kind that this test can read
         run = CliRunner().invoke(app, ["verify", "kvmu", "--preset", "tiny", "--queries", "1", "--waves"])
     assert run.exit_code == 0, run.output
     folder = tmp_path / "build" / "waves" / "kvmu"
@@ -44,7 +43,7 @@ def test_the_kind_depends_on_headers(monkeypatch):
         waveforms.suffix.cache_clear()
         monkeypatch.setattr(shutil, "which", lambda _, found=found: found)
         code = 0 if found == "/bin/true" else 1
-        with patch("tb.library.waveforms.subprocess.run") as run:
+        with patch("openvrex.tb.library.waveforms.subprocess.run") as run:
             run.return_value.returncode = code
             assert waveforms.suffix() == kind
     waveforms.suffix.cache_clear()

@@ -4,11 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.dot import CHUNKS, dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import DotFormat, ParamError
-from tb.library.operands import KINDS, operands
+from openvrex.golden.arithmetic.dot import CHUNKS, dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import DotFormat, ParamError
+from openvrex.tb.library.operands import KINDS, operands
 
 WINDOWS = (16, 24, 32)
 
@@ -126,7 +125,7 @@ def test_blocks_of_rows_change_nothing(kind, monkeypatch):
     rng = np.random.default_rng(5)
     a, b = operands(rng, kind, 9, 100), operands(rng, kind, 7, 100)
     whole = dot(a, b, DotFormat())
-    monkeypatch.setattr("golden.arithmetic.dot._PRODUCTS", 1)
+    monkeypatch.setattr("openvrex.golden.arithmetic.dot._PRODUCTS", 1)
     np.testing.assert_array_equal(dot(a, b, DotFormat()), whole)
 
 

@@ -8,16 +8,15 @@ from math import inf, nan
 
 import numpy as np
 import pytest
-
-from golden.arithmetic import elementwise as golden
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ScoreFormat
-from hdl.arith.elementwise_logic import Elementwise, ScoreCode
-from hdl.arith.elementwise_logic import HybridOp as Op
-from hdl.emit import Emitted, to_verilog
-from hdl.ports import ports
-from synth.flow import synthesise
-from tb.library.runner import Run, lint, mutants
+from openvrex.golden.arithmetic import elementwise as golden
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ScoreFormat
+from openvrex.hdl.arith.elementwise_logic import Elementwise, ScoreCode
+from openvrex.hdl.arith.elementwise_logic import HybridOp as Op
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.ports import ports
+from openvrex.synth.flow import synthesise
+from openvrex.tb.library.runner import Run, lint, mutants
 
 BITS = np.arange(65536)
 EVERY = BITS.astype(np.uint16).view(BF16)
@@ -236,7 +235,7 @@ def mismatches(lanes: list[str], functions: list[Op]) -> list[list[tuple]]:
         (k, v.replace("elementwise", k), pins.format(i)) for i, (k, v) in enumerate(zip(names, lanes, strict=True))
     ]
     emitted = side_by_side(units, {"clk": 1, "rst": 1, "op": bits * n, "x": 16 * n, "y": 16 * n})
-    got = Run(emitted, "tb.benches.bench_elementwise", "words", {"op": words(op, bits), "x": words(x, 16)})()["y"]
+    got = Run(emitted, "bench_elementwise", "words", {"op": words(op, bits), "x": words(x, 16)})()["y"]
     got = [int(y, 16) for y in got[Elementwise.LATENCY :]]
     got = np.array([[y >> 16 * i & 0xFFFF for i in range(n)] for y in got])
     out = [[] for _ in lanes]
@@ -339,7 +338,7 @@ def test_score_code_hardware_equals_golden_over_every_operand():
         text = to_verilog(ScoreCode(f), f"score_code{i}")
         units.append((f"score_code{i}", text, f".y(x), .code(code[{starts[i + 1] - 1}:{starts[i]}])"))
     emitted = side_by_side(units, {"x": 16, "code": starts[-1]})
-    got = Run(emitted, "tb.benches.bench_elementwise", "codes", {"x": [f"{x:x}" for x in range(65536)]})()["code"]
+    got = Run(emitted, "bench_elementwise", "codes", {"x": [f"{x:x}" for x in range(65536)]})()["code"]
     got = [int(word, 16) for word in got]
     for i, f in enumerate(FORMATS):
         lane = [word >> starts[i] & (1 << f.bits) - 1 for word in got]

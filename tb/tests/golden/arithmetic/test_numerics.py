@@ -5,8 +5,7 @@ from math import inf, isinf, isnan, nan
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16, exact_dot, flush, matmul, positive, to_bf16, to_fp32
+from openvrex.golden.arithmetic.numerics import BF16, exact_dot, flush, matmul, positive, to_bf16, to_fp32
 
 
 def rounded(x: Fraction, bits: int) -> float:

@@ -5,9 +5,8 @@ from math import isinf, isnan
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16, matmul, to_bf16
-from golden.arithmetic.vector import (
+from openvrex.golden.arithmetic.numerics import BF16, matmul, to_bf16
+from openvrex.golden.arithmetic.vector import (
     Bank,
     Instruction,
     Machine,
@@ -20,12 +19,12 @@ from golden.arithmetic.vector import (
     larger,
     smaller,
 )
-from golden.function_params import ParamError, ReSVParams
-from golden.inputs.trace import Trace
-from golden.program import vector_programs as programs
-from golden.retrieval.clustering import Clusterer
-from tb.library.operands import SPECIAL
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.tb.library.operands import SPECIAL
+from openvrex.tb.library.runner import ROOT
 
 
 def words(bits) -> np.ndarray:

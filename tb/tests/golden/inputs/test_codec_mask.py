@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.function_params import ParamError
-from golden.inputs import video
-from golden.inputs.codec import BLOCK, PruneParams, Pruner, Recorded
-from golden.inputs.codec_mask import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.codec import BLOCK, PruneParams, Pruner, Recorded
+from openvrex.golden.inputs.codec_mask import (
     Command,
     MotionMask,
     centres,
@@ -23,6 +22,7 @@ from golden.inputs.codec_mask import (
     threshold_of,
     weight_of,
 )
+
 from tb.tests.golden.inputs.test_trace import models
 from tb.tests.golden.inputs.test_video import texture, write
 

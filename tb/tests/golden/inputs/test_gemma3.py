@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.inputs import decoder
+from openvrex.golden.inputs.gemma3 import Gemma3, ScoreTokenizer
+from openvrex.golden.inputs.recall_tasks import TASKS, task
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.ledger import PolicyError
+from openvrex.golden.policies.policy import Plan
+from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
+from openvrex.golden.policies.recall_run import Case, recall
+from openvrex.golden.policies.registry import entry
 
-from golden.inputs import decoder
-from golden.inputs.gemma3 import Gemma3, ScoreTokenizer
-from golden.inputs.recall_tasks import TASKS, task
-from golden.policies.blocks import Block
-from golden.policies.ledger import PolicyError
-from golden.policies.policy import Plan
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.recall_run import Case, recall
-from golden.policies.registry import entry
 from tb.tests.golden.inputs.test_trace import FakeTensor
 
 

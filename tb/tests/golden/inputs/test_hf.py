@@ -10,18 +10,18 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import decoder, hugging_face, trace, video, vision
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.policies.light_attention import turn_keys
+from openvrex.golden.policies.policy_run import TraceRun, shape_of
+from openvrex.golden.policies.policy_run import blocks as trace_blocks
+from openvrex.golden.policies.registry import POLICIES
+from openvrex.scripts.main import app
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
-from golden.inputs import decoder, hugging_face, trace, video, vision
-from golden.inputs.trace import Trace, TraceError
-from golden.inputs.trace_model import frequencies
-from golden.policies.light_attention import turn_keys
-from golden.policies.policy_run import TraceRun, shape_of
-from golden.policies.policy_run import blocks as trace_blocks
-from golden.policies.registry import POLICIES
-from scripts.main import app
 from tb.tests.golden.inputs.test_trace import FIXTURES, FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
 
 torch = pytest.importorskip("torch", reason="needs the extra hf: run 'make hf'")
@@ -451,7 +451,7 @@ def test_a_policy_turns_keys_by_the_models_own_base(tmp_path, small, eyes):  # n
 
 def test_positions_that_are_no_token_numbers_are_not_turned(tmp_path, small):  # noqa: F811
     """Of three axes (Qwen's image models): a policy that turns keys is refused in one line, others run."""
-    from scripts.main import app
+    from openvrex.scripts.main import app
 
     path, folder = tmp_path / "t.safetensors", tmp_path / "stream"
     model = write_image_model(tmp_path / "model", "qwen2_5_vl")
@@ -466,7 +466,9 @@ def test_positions_that_are_no_token_numbers_are_not_turned(tmp_path, small):  #
 
 
 def test_golden_imports_without_the_extra():
-    code = "import scripts.run.trace_command, sys; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    code = (
+        "import openvrex.scripts.run.trace_command, sys; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -573,7 +575,7 @@ def test_a_bad_video_fails_before_the_folder_is_read(tmp_path):
 
 
 def test_the_trace_goes_where_every_trace_goes(tmp_path, small, eyes):  # noqa: F811
-    from scripts.main import app
+    from openvrex.scripts.main import app
 
     def vrex(*line) -> str:
         result = CliRunner().invoke(app, [str(word) for word in line])

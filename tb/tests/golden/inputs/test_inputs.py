@@ -6,17 +6,16 @@ ReSV hands to the DRE (with the DPE's products and the VPE's exp as its function
 
 import numpy as np
 import pytest
-
-from golden.function_params import ReSVParams
-from golden.inputs.trace import Trace
-from golden.program import vector_programs as programs
-from golden.retrieval.hashing import unpack
-from golden.retrieval.resv import ReSV
-from hdl.emit import emit
-from hdl.params import DpeParams, VpeParams
-from tb.library.dpe_traffic import Traffic
-from tb.library.runner import ROOT
-from tb.library.vpe_traffic import Episode, run
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.retrieval.hashing import unpack
+from openvrex.golden.retrieval.resv import ReSV
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import DpeParams, VpeParams
+from openvrex.tb.library.dpe_traffic import Traffic
+from openvrex.tb.library.runner import ROOT
+from openvrex.tb.library.vpe_traffic import Episode, run
 
 DPE = DpeParams(n_h=8, n_w=16, w_depth=16, x_depth=64)
 VPE = VpeParams(n_w=16, depth=16)

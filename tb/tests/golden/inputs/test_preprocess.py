@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.inputs import video
-from golden.inputs.preprocess import Preprocess, PreprocessParams, taps
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.preprocess import Preprocess, PreprocessParams, taps
 
 SMALL = PreprocessParams(12, 3)
 

@@ -15,14 +15,13 @@ import pytest
 from gguf import GGMLQuantizationType
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import decoder, trace, video, vision
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_model import Model, frequencies
+from openvrex.golden.policies.policy_run import shape_of
+from openvrex.scripts.main import app
 from typer.testing import CliRunner
-
-from golden.function_params import ParamError
-from golden.inputs import decoder, trace, video, vision
-from golden.inputs.trace import Trace, TraceError
-from golden.inputs.trace_model import Model, frequencies
-from golden.policies.policy_run import shape_of
-from scripts.main import app
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 BF16 = ml_dtypes.bfloat16

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.function_params import ParamError
-from golden.inputs import video
-from golden.inputs.codec import BLOCK, mean_motion, motion_class
-from golden.inputs.video import Frame, VideoError
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.codec import BLOCK, mean_motion, motion_class
+from openvrex.golden.inputs.video import Frame, VideoError
 
 SIZE = 64
 X264 = "keyint={gop}:min-keyint={gop}:scenecut=0:bframes=0:ref=1:weightp=0:threads=1"

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.full_streaming_rekv import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
+from openvrex.golden.policies.infinigen import InfiniGen, InfiniGenParams, skew
+from openvrex.golden.policies.light_attention import bf16
+from openvrex.golden.policies.oaken import Oaken, OakenParams, quantise
+from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy_run import DecoderRun, Run, decoder_shape
+from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
+from openvrex.golden.retrieval.resv import ReSV
 
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError, ReSVParams
-from golden.inputs.trace_model import frequencies
-from golden.policies.blocks import Block, Shape
-from golden.policies.full_streaming_rekv import Full, FullParams, ReKV, ReKVParams, Streaming, StreamingParams
-from golden.policies.infinigen import InfiniGen, InfiniGenParams, skew
-from golden.policies.light_attention import bf16
-from golden.policies.oaken import Oaken, OakenParams, quantise
-from golden.policies.policy import Step
-from golden.policies.policy_run import DecoderRun, Run, decoder_shape
-from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
-from golden.retrieval.resv import ReSV
 from tb.tests.golden.policies.test_policy import drive, rotated, small_decoder  # noqa: F401 - a fixture
 from tb.tests.golden.retrieval.test_resv import video
 

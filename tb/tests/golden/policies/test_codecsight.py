@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
-
-from golden.function_params import ParamError
-from golden.inputs import video, vision
-from golden.inputs.codec import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video, vision
+from openvrex.golden.inputs.codec import (
     BLOCK,
     RULES,
     PruneParams,
@@ -31,11 +29,11 @@ from golden.inputs.codec import (
     residual_map,
     save_motion,
 )
-from golden.inputs.trace import Trace
-from golden.inputs.trace_model import frequencies
-from golden.inputs.video import Frame
-from golden.policies.blocks import Block
-from golden.policies.codecsight import (
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.inputs.trace_model import frequencies
+from openvrex.golden.inputs.video import Frame
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.codecsight import (
     SYSTEMS,
     Anchors,
     CacheBlend,
@@ -51,10 +49,12 @@ from golden.policies.codecsight import (
     overlap,
     prefill,
 )
-from golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
-from golden.policies.light_attention import bf16, turn_keys
-from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
-from scripts.main import app
+from openvrex.golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
+from openvrex.golden.policies.light_attention import bf16, turn_keys
+from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
+from openvrex.scripts.main import app
+from typer.testing import CliRunner
+
 from tb.tests.golden.inputs.test_video import texture, write
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -980,7 +980,7 @@ def test_command_prunes_and_writes_the_motion_file(tmp_path):
 
 
 def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encoder):
-    monkeypatch.setattr("golden.inputs.decoder.Decoder", SmallDecoder)
+    monkeypatch.setattr("openvrex.golden.inputs.decoder.Decoder", SmallDecoder)
     path = write(tmp_path / "moving.mkv", texture(8))
     line = ["stream", str(path), "--codec", "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
     run = CliRunner().invoke(app, [*line, "--json"])

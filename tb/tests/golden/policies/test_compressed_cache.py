@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.compressed_cache import (
+    LiveVlm,
+    LiveVlmParams,
+    StreamMem,
+    StreamMemParams,
+    bucketed,
+    importance,
+)
+from openvrex.golden.policies.light_attention import bf16
 
-from golden.function_params import ParamError
-from golden.policies.blocks import Shape
-from golden.policies.compressed_cache import LiveVlm, LiveVlmParams, StreamMem, StreamMemParams, bucketed, importance
-from golden.policies.light_attention import bf16
 from tb.tests.golden.policies.test_baselines import ENTRY, SHAPE, Stream
 from tb.tests.golden.policies.test_policy import rotated
 from tb.tests.golden.retrieval.test_resv import video

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.function_params import ParamError
-from golden.policies.block_allocator import HOLE, BlockPool, PoolError, blocks_to_free, prefill, rewrite
-from golden.policies.blocks import Block, Shape
-from golden.policies.hybrid import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.block_allocator import HOLE, BlockPool, PoolError, blocks_to_free, prefill, rewrite
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.hybrid import (
     Backend,
     Client,
     Hybrid,
@@ -24,8 +23,16 @@ from golden.policies.hybrid import (
     sliding_window,
     state_pages,
 )
-from golden.policies.policy_run import DecoderRun, decoder_shape
-from golden.policies.state_space import HistoryBranch, State, StateSpaceParams, causal_conv1d, selective_scan, silu
+from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
+from openvrex.golden.policies.state_space import (
+    HistoryBranch,
+    State,
+    StateSpaceParams,
+    causal_conv1d,
+    selective_scan,
+    silu,
+)
+
 from tb.tests.golden.policies.test_baselines import Stream
 from tb.tests.golden.policies.test_policy import drive, embedded, small_decoder  # noqa: F401 - fixtures
 

@@ -12,17 +12,16 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.policies.block_allocator import BlockPool, PoolError
-from golden.policies.blocks import Block, Shape
-from golden.policies.ledger import Ledger
-from golden.policies.mosaic_hardware import HardwareLayer
-from golden.policies.mosaic_layer import Layer
-from golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
-from golden.policies.store import DEVICE, HOST, PRUNED, Store
-from golden.program.window_slots import Decision, Slots
-from golden.retrieval.resv import Retrieved
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.block_allocator import BlockPool, PoolError
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.ledger import Ledger
+from openvrex.golden.policies.mosaic_hardware import HardwareLayer
+from openvrex.golden.policies.mosaic_layer import Layer
+from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
+from openvrex.golden.policies.store import DEVICE, HOST, PRUNED, Store
+from openvrex.golden.program.window_slots import Decision, Slots
+from openvrex.golden.retrieval.resv import Retrieved
 
 # Reference counts. A call compares a count with how often it names the block, and with 0. Calls name up to two blocks,
 # so a count of 3 stands for every larger one.

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.inputs.trace import Trace
-from golden.policies.policy_run import TraceRun, blocks, shape_of
-from golden.policies.registry import POLICIES, override
-from golden.policies.store import DEVICE, HOST
-from golden.retrieval import kv4
-from scripts.check.verify_command import FIXTURE
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
+from openvrex.golden.policies.registry import POLICIES, override
+from openvrex.golden.policies.store import DEVICE, HOST
+from openvrex.golden.retrieval import kv4
+from openvrex.scripts.check.verify_command import FIXTURE
 
 pytestmark = pytest.mark.slow
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import decoder as decoder_module
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.ledger import PolicyError
+from openvrex.golden.policies.light_attention import Selected, attention, bf16
+from openvrex.golden.policies.mosaic import Mosaic, MosaicParams, batched_attention
+from openvrex.golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
+from openvrex.golden.policies.mosaic_layer import best
+from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
+from openvrex.golden.policies.store import HOST
+from openvrex.scripts.check.verify_command import FIXTURE
 
-from golden.function_params import ParamError
-from golden.inputs import decoder as decoder_module
-from golden.inputs.trace import Trace
-from golden.policies.blocks import Block
-from golden.policies.ledger import PolicyError
-from golden.policies.light_attention import Selected, attention, bf16
-from golden.policies.mosaic import Mosaic, MosaicParams, batched_attention
-from golden.policies.mosaic_clusters import Clusters, Threshold, kmeans, unit
-from golden.policies.mosaic_layer import best
-from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
-from golden.policies.store import HOST
-from scripts.check.verify_command import FIXTURE
 from tb.tests.golden.inputs.test_trace import small_weights
 
 STRICT = Threshold(0.05, 0.05)

@@ -8,25 +8,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.policies.blocks import Block
-from golden.policies.ledger import Ledger
-from golden.policies.mosaic import Mosaic
-from golden.policies.mosaic_clusters import Threshold
-from golden.policies.mosaic_core import CoreStore
-from golden.policies.mosaic_host import MosaicHost
-from golden.policies.registry import Entry
-from golden.policies.store import HOST
-from golden.program.deadlock_hazard_check import play
-from golden.program.isa import Opcode, sets_register
-from golden.program.layer_memory import Register
-from golden.program.mosaic_plan import FramePlan
-from tb.library.cluster_runs import differences, layers
-from tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Twin
-from tb.library.small_mosaic import PARAMS, ROOM, shown, stream
-from tb.library.small_windows import SmallDecoder
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.ledger import Ledger
+from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.policies.mosaic_core import CoreStore
+from openvrex.golden.policies.mosaic_host import MosaicHost
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.policies.store import HOST
+from openvrex.golden.program.deadlock_hazard_check import play
+from openvrex.golden.program.isa import Opcode, sets_register
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.mosaic_plan import FramePlan
+from openvrex.tb.library.cluster_runs import differences, layers
+from openvrex.tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Twin
+from openvrex.tb.library.small_mosaic import PARAMS, ROOM, shown, stream
+from openvrex.tb.library.small_windows import SmallDecoder
 
 
 def whole(host: MosaicHost) -> None:

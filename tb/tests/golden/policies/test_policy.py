@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.function_params import READINGS, ParamError
+from openvrex.golden.inputs import decoder as decoder_module
+from openvrex.golden.inputs.decoder import Decoder, loss
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.inputs.trace_model import Model, frequencies
+from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.ledger import Ledger, PolicyError
+from openvrex.golden.policies.light_attention import Selected, attention, bf16, by_kv_head, turn_keys
+from openvrex.golden.policies.policy import Plan, Policy
+from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
+from openvrex.golden.policies.registry import POLICIES, Entry, entry, override
+from openvrex.golden.policies.store import runs
+from openvrex.scripts.check.verify_command import FIXTURE
 
-from golden.function_params import READINGS, ParamError
-from golden.inputs import decoder as decoder_module
-from golden.inputs.decoder import Decoder, loss
-from golden.inputs.trace import Trace
-from golden.inputs.trace_model import Model, frequencies
-from golden.policies.blocks import Block, Shape
-from golden.policies.ledger import Ledger, PolicyError
-from golden.policies.light_attention import Selected, attention, bf16, by_kv_head, turn_keys
-from golden.policies.policy import Plan, Policy
-from golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
-from golden.policies.registry import POLICIES, Entry, entry, override
-from golden.policies.store import runs
-from scripts.check.verify_command import FIXTURE
 from tb.tests.golden.inputs.test_trace import small_weights
 
 SMALL = {  # parameters under which a policy must give something up on the fixture's 300 tokens

@@ -6,21 +6,21 @@ from math import comb
 from statistics import fmean
 
 import pytest
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.recall_tasks import TASKS, task
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.full_streaming_rekv import StreamingParams
+from openvrex.golden.policies.recall_run import MODELS, Case, Recalled, recall
+from openvrex.golden.policies.registry import entry
+from openvrex.golden.retrieval.signatures import SignatureParams
+from openvrex.scripts.main import app
+from openvrex.scripts.research.kept_runs import variants_of
+from openvrex.scripts.research.recall_command import Summary, interval, plot
+from openvrex.synth.sweep.database import Row
+from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
-from golden.inputs.decoder import Decoder
-from golden.inputs.recall_tasks import TASKS, task
-from golden.policies.blocks import Shape
-from golden.policies.full_streaming_rekv import StreamingParams
-from golden.policies.recall_run import MODELS, Case, Recalled, recall
-from golden.policies.registry import entry
-from golden.retrieval.signatures import SignatureParams
-from scripts.main import app
-from scripts.research.kept_runs import variants_of
-from scripts.research.recall_command import Summary, interval, plot
-from synth.sweep.database import Row
-from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
 pytestmark = models
@@ -83,7 +83,7 @@ def test_command_resumes(tmp_path, monkeypatch):
     first = vrex(*line, "-o", str(tmp_path), "--workers", "1", "--json")
     assert first.exit_code == 0, first.output
     assert [s["variant"] for s in json.loads(first.stdout)] == ["full", "resv th_hd=3", "resv th_hd=7"]
-    monkeypatch.setattr("synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
+    monkeypatch.setattr("openvrex.synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
     assert json.loads(vrex(*line, "-o", str(tmp_path), "--json").stdout) == json.loads(first.stdout)
     assert json.loads((tmp_path / "recall.json").read_text()) == json.loads(first.stdout)
     shown = vrex(*line, "-o", str(tmp_path))
@@ -226,7 +226,7 @@ def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
     """One of two runs, or both: other results are written, and the command ends with 1 and the first error."""
     done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 1.0)))
     rows = lambda _, asked, *rest: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
-    monkeypatch.setattr("scripts.research.recall_command.complete", rows)
+    monkeypatch.setattr("openvrex.scripts.research.recall_command.complete", rows)
     run = vrex("--policy", "full", "--seeds", "2", "-o", str(tmp_path))
     assert (run.exit_code, run.stderr) == (1, f"error: {bad} of 2 runs failed, the first: it broke\n")
     written = {f.name for f in tmp_path.iterdir()}

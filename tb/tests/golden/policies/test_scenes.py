@@ -7,20 +7,20 @@ from math import exp, fsum
 
 import numpy as np
 import pytest
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.scenes import CLIPS, Scenes
+from openvrex.golden.policies.blocks import Shape
+from openvrex.golden.policies.full_streaming_rekv import StreamingParams
+from openvrex.golden.policies.light_attention import bf16
+from openvrex.golden.policies.policy import Block, Step
+from openvrex.golden.policies.registry import entry, override
+from openvrex.golden.policies.scene_run import SceneCase, _Asked, ask, far_frames
+from openvrex.scripts.main import app
+from openvrex.scripts.pages.scene_picture import THUMBNAILS, picture
+from openvrex.scripts.research.scenes_command import interval, share
+from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
 
-from golden.function_params import ParamError
-from golden.inputs.scenes import CLIPS, Scenes
-from golden.policies.blocks import Shape
-from golden.policies.full_streaming_rekv import StreamingParams
-from golden.policies.light_attention import bf16
-from golden.policies.policy import Block, Step
-from golden.policies.registry import entry, override
-from golden.policies.scene_run import SceneCase, _Asked, ask, far_frames
-from scripts.main import app
-from scripts.pages.scene_picture import THUMBNAILS, picture
-from scripts.research.scenes_command import interval, share
-from tb.library.runner import ROOT
 from tb.tests.golden.inputs.test_trace import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
@@ -132,7 +132,7 @@ def test_command_resumes(tmp_path, monkeypatch):
     assert found[0]["precision"]["mean"] == found[0]["chance"]
     assert len(found[1]["recall"]["by_layer"]) == 30
     drawn = (tmp_path / "frames.png").read_bytes()
-    monkeypatch.setattr("synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
+    monkeypatch.setattr("openvrex.synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
     assert json.loads(vrex(*line, "--json").stdout) == found
     assert json.loads((tmp_path / "scenes.json").read_text()) == found
     assert (tmp_path / "frames.png").read_bytes() == drawn
@@ -206,7 +206,7 @@ def test_the_picture_shows_every_scene():
 @models
 def test_the_demo_shows_what_a_question_fetches():
     """As one picture within the page: no request to elsewhere."""
-    from scripts.run.demo_command import question_section
+    from openvrex.scripts.run.demo_command import question_section
 
     section = question_section()
     assert section.plot.startswith("<svg")

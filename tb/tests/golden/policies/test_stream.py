@@ -15,20 +15,18 @@ import numpy as np
 import pytest
 import safetensors
 from matplotlib.figure import Figure
+from openvrex.golden.inputs import decoder, vision
+from openvrex.golden.inputs.trace import TENSORS
+from openvrex.golden.policies import policy_run, stream_runs
+from openvrex.golden.policies.policy_run import Record
+from openvrex.golden.policies.registry import ALL, POLICIES, override
+from openvrex.golden.policies.run_figures import of_policy, ratios, series, summary
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.scripts.main import app
+from openvrex.scripts.run import policy_comparison, stream_command
+from openvrex.scripts.run.stream_command import TEACHER, chosen
 from typer.testing import CliRunner
 
-import golden.policies.policy_run
-import golden.policies.stream_runs
-import scripts.run.stream_command
-from golden.inputs import decoder, vision
-from golden.inputs.trace import TENSORS
-from golden.policies.policy_run import Record
-from golden.policies.registry import ALL, POLICIES, override
-from golden.policies.run_figures import of_policy, ratios, series, summary
-from scripts.check.verify_command import FIXTURE
-from scripts.main import app
-from scripts.run import policy_comparison
-from scripts.run.stream_command import TEACHER, chosen
 from tb.tests.golden.inputs.test_trace import FakeEncoder, models, rewrite, small, small_weights  # noqa: F401 - `small` is a fixture
 from tb.tests.golden.inputs.test_video import texture, without_packets, write
 
@@ -57,7 +55,7 @@ def whole(tmp_path_factory):
 def no_plots(monkeypatch):
     """Empty plots: drawing takes longer than a small stream."""
     for name in ("plot_series", "plot_ratios"):
-        monkeypatch.setattr(scripts.run.stream_command, name, lambda *_: Figure())
+        monkeypatch.setattr(stream_command, name, lambda *_: Figure())
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_trace_side_by_side(whole):
         text = (folder / name).read_text()
         assert "<svg" in text
     everything = {"layers": [1, 10, 20], "policies": dict.fromkeys(POLICIES, full)}
-    for plot in (scripts.run.stream_command.plot_series, scripts.run.stream_command.plot_ratios):
+    for plot in (stream_command.plot_series, stream_command.plot_ratios):
         lines = plot(everything).axes[0].lines
         assert len({line.get_color() for line in lines}) == len(lines) == len(POLICIES)
 
@@ -98,7 +96,7 @@ def test_trace_side_by_side(whole):
 @pytest.mark.parametrize("stop", [1, 40, 75])
 def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_path, monkeypatch):
     """The stop-th file is torn in the middle; the second call ends with the bytes of the uninterrupted run."""
-    sound, count = golden.policies.stream_runs.replacing, 0
+    sound, count = stream_runs.replacing, 0
 
     @contextmanager
     def torn(path):
@@ -111,8 +109,8 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
         with sound(path) as file:
             yield file
 
-    monkeypatch.setattr(golden.policies.stream_runs, "replacing", torn)
-    monkeypatch.setattr(golden.policies.stream_runs, "SAVING", float("inf"))  # after every block
+    monkeypatch.setattr(stream_runs, "replacing", torn)
+    monkeypatch.setattr(stream_runs, "SAVING", float("inf"))  # after every block
     first = vrex("stream", FIXTURE, *POLICY, "-o", tmp_path / "x")
     assert str(first.exception) == "killed"
     assert not (tmp_path / "x" / "results.json").exists()
@@ -126,17 +124,17 @@ def test_interrupted_while_writing_it_resumes_to_the_same_bits(stop, whole, tmp_
 @pytest.mark.parametrize(("share", "saves"), [(float("inf"), 34), (1e-12, 2)])
 def test_saving_has_its_share_of_the_time(share, saves, tmp_path, monkeypatch):
     """After every block, or, where it may take nothing, after the first and the last."""
-    sound, count = golden.policies.stream_runs.replacing, 0
+    sound, count = stream_runs.replacing, 0
 
     def counted(path):
         nonlocal count
         count += path.suffix == ".run"
         return sound(path)
 
-    stream = golden.policies.stream_runs.TraceStream(FIXTURE, tmp_path, {})
-    monkeypatch.setattr(golden.policies.stream_runs, "replacing", counted)
-    monkeypatch.setattr(golden.policies.stream_runs, "SAVING", share)
-    run = golden.policies.stream_runs.follow(stream, "rekv", POLICIES["rekv"], tmp_path)
+    stream = stream_runs.TraceStream(FIXTURE, tmp_path, {})
+    monkeypatch.setattr(stream_runs, "replacing", counted)
+    monkeypatch.setattr(stream_runs, "SAVING", share)
+    run = stream_runs.follow(stream, "rekv", POLICIES["rekv"], tmp_path)
     assert (len(run.records), count) == (34, saves)
     assert len(load(tmp_path / "rekv.run").records) == 34
 
@@ -146,12 +144,12 @@ def test_a_file_is_replaced_at_once(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"old")
     with open(path, "rb") as reader:
-        with golden.policies.stream_runs.replacing(path) as file:
+        with stream_runs.replacing(path) as file:
             file.write(b"new")
             assert path.read_bytes() == b"old"
         assert reader.read() == b"old"
     assert path.read_bytes() == b"new"
-    with pytest.raises(TypeError), golden.policies.stream_runs.replacing(path) as file:
+    with pytest.raises(TypeError), stream_runs.replacing(path) as file:
         file.write("no bytes")
     assert [f.name for f in tmp_path.iterdir()] == ["x"]
     assert path.read_bytes() == b"new"
@@ -159,7 +157,16 @@ def test_a_file_is_replaced_at_once(tmp_path):
 
 def test_killed_it_resumes_to_the_same_bits(whole, tmp_path):
     folder = tmp_path / "x"
-    line = [sys.executable, "-c", "from scripts.main import app; app()", "stream", FIXTURE, *POLICY, "-o", folder]
+    line = [
+        sys.executable,
+        "-c",
+        "from openvrex.scripts.main import app; app()",
+        "stream",
+        FIXTURE,
+        *POLICY,
+        "-o",
+        folder,
+    ]
     process = subprocess.Popen([str(a) for a in line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (folder / "resv.run").exists() and process.poll() is None:
         time.sleep(0.002)
@@ -206,18 +213,18 @@ def test_video_in_a_decoder(small, small_models, no_plots, tmp_path):  # noqa: F
 
 
 def test_policies_are_fed_the_answer_of_full_attention(small, small_models, tmp_path, monkeypatch):  # noqa: F811
-    options = golden.policies.stream_runs.Options(4, 4, None, "why", 4)
-    stream = golden.policies.stream_runs.DecoderStream(str(small), options, tmp_path, lambda done, total: None)
-    teacher = golden.policies.stream_runs.follow(stream, "full", POLICIES["full"], tmp_path)
+    options = stream_runs.Options(4, 4, None, "why", 4)
+    stream = stream_runs.DecoderStream(str(small), options, tmp_path, lambda done, total: None)
+    teacher = stream_runs.follow(stream, "full", POLICIES["full"], tmp_path)
     ids = [r.choices[-1] for r in teacher.records]
-    step, targets = golden.policies.policy_run.DecoderRun.step, []
+    step, targets = policy_run.DecoderRun.step, []
 
     def spy(self, model, block, x, wanted):
         targets.append(wanted)
         return step(self, model, block, x, wanted)
 
-    monkeypatch.setattr(golden.policies.policy_run.DecoderRun, "step", spy)
-    run = golden.policies.stream_runs.follow(stream, "oaken", POLICIES["oaken"], tmp_path, teacher.records)
+    monkeypatch.setattr(policy_run.DecoderRun, "step", spy)
+    run = stream_runs.follow(stream, "oaken", POLICIES["oaken"], tmp_path, teacher.records)
     assert [t.tolist() for t in targets[6:]] == [[i] for i in ids[6:]]
     assert targets[5][-1] == ids[5]
     assert targets[1] is None
@@ -230,7 +237,7 @@ def test_policies_are_fed_the_answer_of_full_attention(small, small_models, tmp_
 
 def test_hybrid_memory_answers_in_its_own_words(small, small_models, tmp_path):  # noqa: F811
     """Fed its own choices: as full attention if it evicts nothing and has no branch, else as a run made by hand."""
-    runs = golden.policies.stream_runs
+    runs = stream_runs
     stream = runs.DecoderStream(str(small), runs.Options(4, 4, None, "why", 4), tmp_path, lambda done, total: None)
     teacher = runs.follow(stream, "full", POLICIES["full"], tmp_path)
     said = {}
@@ -481,14 +488,14 @@ def test_generation_is_the_answer_without_the_question():
 
 def test_mosaic_s_splits_and_coverage_are_its_policy_s(small, small_models, tmp_path):  # noqa: F811
     """Coverage is of the retrieved tokens, whichever there are; splitting at once defers nothing."""
-    options = golden.policies.stream_runs.Options(14, 9, None, "why", 2)
-    stream = golden.policies.stream_runs.DecoderStream(str(small), options, tmp_path, lambda done, total: None)
+    options = stream_runs.Options(14, 9, None, "why", 2)
+    stream = stream_runs.DecoderStream(str(small), options, tmp_path, lambda done, total: None)
     strict = {"recent": "18", "build": "3", "ratio": "0.3", "cluster_tokens": "4", "semantic.small": "0.005",
               "semantic.large": "0.01"}  # fmt: skip
     found = {}
     for name in ("mosaic", "mosaic-eager"):
         entry = replace(POLICIES[name], params=override(POLICIES[name].params, strict))
-        run = golden.policies.stream_runs.follow(stream, name, entry, tmp_path)
+        run = stream_runs.follow(stream, name, entry, tmp_path)
         found[name] = of_policy(run)
         assert found[name]["coverage"] == run.policy.covered / run.policy.needed
         assert 0 < found[name]["coverage"] <= 1
@@ -504,16 +511,14 @@ def test_codecsight_s_reduction_counts_windows_after_the_first(tmp_path, small_m
     and computes it anew; [6, 10) begins at 4 and does not move.
     """
     path = write(tmp_path / "still.mkv", texture(11, step=0), gop=4)
-    options = golden.policies.stream_runs.Options(11, 4, None, "why", 0, depth=1)
-    stream = golden.policies.stream_runs.DecoderStream(str(path), options, tmp_path / "x", lambda done, total: None)
+    options = stream_runs.Options(11, 4, None, "why", 0, depth=1)
+    stream = stream_runs.DecoderStream(str(path), options, tmp_path / "x", lambda done, total: None)
     entry = replace(
         POLICIES["codecsight"], params=override(POLICIES["codecsight"].params, {"window": "4", "stride": "2"})
     )
-    run = golden.policies.stream_runs.follow(stream, "codecsight", entry, tmp_path / "x")
+    run = stream_runs.follow(stream, "codecsight", entry, tmp_path / "x")
     assert of_policy(run)["reduction"] == pytest.approx(1 - (4 + 4 + 4) / (3 * 16))
-    whole = golden.policies.stream_runs.follow(
-        stream, "one", POLICIES["codecsight"], tmp_path / "x"
-    )  # 80 frames: one window
+    whole = stream_runs.follow(stream, "one", POLICIES["codecsight"], tmp_path / "x")  # 80 frames: one window
     assert np.isnan(of_policy(whole)["reduction"])
 
 

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.vector import FOREVER, Bank
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.assembler import AssemblyError, assemble, bf16_text, disassemble, statement
+from openvrex.golden.program.isa import HEADER, PAYLOAD, Instruction, LxeFormat, Opcode, decode, encode, vector
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.hdl.params import preset
+from openvrex.scripts.main import app
+from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import to_bf16
-from golden.arithmetic.vector import FOREVER, Bank
-from golden.arithmetic.vector import Instruction as Vector
-from golden.function_params import ParamError
-from golden.program.assembler import AssemblyError, assemble, bf16_text, disassemble, statement
-from golden.program.isa import HEADER, PAYLOAD, Instruction, LxeFormat, Opcode, decode, encode, vector
-from golden.program.lxe_model import Lxe, Memory, Region
-from hdl.params import preset
-from scripts.main import app
-from tb.library.runner import ROOT
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
 WIDE = LxeFormat(lanes=16, w_depth=1 << 16, x_depth=1 << 16, depth=4096, i_depth=64)

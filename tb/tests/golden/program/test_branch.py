@@ -4,16 +4,15 @@ import pickle
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ParamError
-from golden.policies.state_space import HistoryBranch, StateSpaceParams
-from golden.program.isa import Engine, LxeFormat
-from golden.program.layer_memory import LayerShape
-from golden.program.lxe_model import simulate
-from golden.program.scan_compiler import BranchPlan
-from hdl.params import preset
-from tb.library.branch_runs import BranchRun
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
+from openvrex.golden.program.isa import Engine, LxeFormat
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.lxe_model import simulate
+from openvrex.golden.program.scan_compiler import BranchPlan
+from openvrex.hdl.params import preset
+from openvrex.tb.library.branch_runs import BranchRun
 
 FMT = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=32, i_depth=1024, features="hybrid")
 # Bound of the error's root mean square. Operands of products are rounded to BF16, with a root mean square of less than

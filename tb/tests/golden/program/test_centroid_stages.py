@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.program.isa import LxeFormat
-from golden.program.lxe_model import simulate
-from golden.retrieval import centroids
-from hdl.params import preset
-from tb.library.centroid_runs import CentroidRun
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.lxe_model import simulate
+from openvrex.golden.retrieval import centroids
+from openvrex.hdl.params import preset
+from openvrex.tb.library.centroid_runs import CentroidRun
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=128, depth=16, i_depth=128)
 SIZES = [(4, 1, 1), (4, 3, 5), (8, 6, 4), (12, 4, 17), (16, 5, 28), (24, 10, 9)]  # width, tokens, clusters

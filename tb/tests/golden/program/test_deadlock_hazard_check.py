@@ -5,12 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic.vector import Bank, Format, Reduce, Source
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.program.isa import (
+    ENGINE,
+    SEMAPHORES,
+    Engine,
+    Instruction,
+    LoadTo,
+    Opcode,
+    Queue,
+    Retrieve,
+    StoreTo,
+    vector,
+)
+from openvrex.golden.program.lxe_model import Lxe, LxeError, Result, Words, simulate
+from openvrex.golden.program.sequencer_model import bits, sequence
 
-from golden.arithmetic.vector import Bank, Format, Reduce, Source
-from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import ENGINE, SEMAPHORES, Engine, Instruction, LoadTo, Opcode, Queue, Retrieve, StoreTo, vector
-from golden.program.lxe_model import Lxe, LxeError, Result, Words, simulate
-from golden.program.sequencer_model import bits, sequence
 from tb.tests.golden.program.test_lxe_golden import (
     FMT,
     SIZE,

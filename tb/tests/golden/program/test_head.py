@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.function_params import ParamError
-from golden.program.head_compiler import HeadPlan
-from golden.program.isa import LxeFormat
-from golden.program.layer_memory import LayerShape
-from golden.program.lxe_model import simulate
-from hdl.params import preset
-from tb.library.head_runs import CORNERS, HeadRun
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.lxe_model import simulate
+from openvrex.hdl.params import preset
+from openvrex.tb.library.head_runs import CORNERS, HeadRun
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=16, depth=8, i_depth=128)
 SIZES = [1, 3, 4, 5, 16, 17, 94, 96]  # of the vocabulary; a part of the logits holds 16

@@ -5,22 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic import elementwise
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import Machine, Sum, fma
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video, vision
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.program.deadlock_hazard_check import simulate
+from openvrex.golden.program.isa import ENGINE, LxeFormat, Opcode
+from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
+from openvrex.golden.program.layer_host import LayerHost
+from openvrex.golden.program.loop_rolling import assemble, op, roll
+from openvrex.golden.program.sequencer_model import register_values, sequence
+from openvrex.tb.library.random_layers import turns, weights
 
-from golden.arithmetic import elementwise
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import Machine, Sum, fma
-from golden.function_params import ParamError
-from golden.inputs import video, vision
-from golden.inputs.decoder import Decoder
-from golden.program import vector_programs as programs
-from golden.program.deadlock_hazard_check import simulate
-from golden.program.isa import ENGINE, LxeFormat, Opcode
-from golden.program.layer_compiler import LayerPlan, LayerShape
-from golden.program.layer_host import LayerHost
-from golden.program.loop_rolling import assemble, op, roll
-from golden.program.sequencer_model import register_values, sequence
-from tb.library.random_layers import turns, weights
 from tb.tests.golden.inputs.test_trace import models
 
 TINY = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=128)

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import Bank, Format, Machine, Op, Reduce, Source, Step
-from golden.arithmetic.vector import Instruction as Vector
-from golden.function_params import ParamError
-from golden.program.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
-from golden.program.lxe_model import Lxe, LxeError, Memory, Region, play
-from golden.program.sequencer_model import Issue, resolve, sequence
-from golden.program.vpe_known_lanes import Known
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import Bank, Format, Machine, Op, Reduce, Source, Step
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
+from openvrex.golden.program.lxe_model import Lxe, LxeError, Memory, Region, play
+from openvrex.golden.program.sequencer_model import Issue, resolve, sequence
+from openvrex.golden.program.vpe_known_lanes import Known
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
 SIZE = FMT.word_bytes

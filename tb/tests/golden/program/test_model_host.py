@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.program.isa import Status
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import LxeError
-from golden.program.lxe_model import play as simulated
-from golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
-from golden.retrieval.table_image import image
-from tb.library.policy_passes import PolicyPasses
-from tb.library.small_models import LAYERS, SHAPE, PlainDecoder, function, host, model, params, parts
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import Status
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import LxeError
+from openvrex.golden.program.lxe_model import play as simulated
+from openvrex.golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
+from openvrex.golden.retrieval.table_image import image
+from openvrex.tb.library.policy_passes import PolicyPasses
+from openvrex.tb.library.small_models import LAYERS, SHAPE, PlainDecoder, function, host, model, params, parts
 
 
 def relative(have: np.ndarray, want: np.ndarray) -> float:

@@ -4,18 +4,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.program.core_compiler import LEVEL, RetrievalShape
-from golden.program.isa import LoadTo, Opcode, StoreTo
-from golden.program.layer_compiler import GEMMS, LayerPlan
-from golden.program.layer_memory import Array, LayerShape, Register
-from golden.program.sequencer_model import Issue, register_values, sequence
-from golden.program.share_plan import SharePlan, shared_space
-from golden.program.shares import Shares, divide
-from golden.program.system_map import SystemMap
-from hdl.params import SystemParams, override, preset
-from scripts.simulate.layer_command import LLAMA
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.isa import LoadTo, Opcode, StoreTo
+from openvrex.golden.program.layer_compiler import GEMMS, LayerPlan
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register
+from openvrex.golden.program.sequencer_model import Issue, register_values, sequence
+from openvrex.golden.program.share_plan import SharePlan, shared_space
+from openvrex.golden.program.shares import Shares, divide
+from openvrex.golden.program.system_map import SystemMap
+from openvrex.hdl.params import SystemParams, override, preset
+from openvrex.scripts.simulate.layer_command import LLAMA
 
 PRESETS = {"core": 1, "edge8": 8, "server48": 48}
 SCOPES = {1: "kvmu.entry_bytes=512", 2: "kvmu.entry_bytes=1024", 8: "kvmu.entry_bytes=4096"}  # by KV heads of a table

@@ -5,15 +5,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ParamError, ReSVParams
-from golden.program.core_compiler import RetrievalShape
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.system_host import SystemHost
-from golden.retrieval.hashing import Hasher
-from hdl.params import CoreParams, override, preset
-from tb.library.random_layers import turns, weights
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.system_host import SystemHost
+from openvrex.golden.retrieval.hashing import Hasher
+from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.tb.library.random_layers import turns, weights
 
 SHAPE = LayerShape(width=32, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3, recent=16, entries=40)
 SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=64", "clusters=12", "n_ctx=8")

@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic import elementwise
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import Machine, Sum, fma
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.deadlock_hazard_check import simulate
+from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
+from openvrex.golden.program.join_stage import join
+from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
+from openvrex.golden.program.layer_memory import Array, Register, Team
+from openvrex.golden.program.loop_rolling import POINTERS, assemble, roll
+from openvrex.golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.program.sequencer_model import register_values, sequence
+from openvrex.tb.library.random_layers import turns, weights
+from openvrex.tb.library.team_layers import PHASES, TeamHost, shares
 
-from golden.arithmetic import elementwise
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import Machine, Sum, fma
-from golden.function_params import ParamError
-from golden.program import vector_programs as programs
-from golden.program.attention_stages import AttentionCompiler
-from golden.program.core_compiler import CorePlan, RetrievalShape
-from golden.program.deadlock_hazard_check import simulate
-from golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
-from golden.program.join_stage import join
-from golden.program.layer_compiler import LayerPlan, LayerShape
-from golden.program.layer_memory import Array, Register, Team
-from golden.program.loop_rolling import POINTERS, assemble, roll
-from golden.program.lxe_model import Lxe, Memory, Region
-from golden.program.sequencer_model import register_values, sequence
-from tb.library.random_layers import turns, weights
-from tb.library.team_layers import PHASES, TeamHost, shares
 from tb.tests.golden.program.test_layer import TINY, Composed, near, same
 
 LOWEST = np.float32(-(2.0**128) * (1 - 2.0**-8))

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.inputs.decoder import N_LAYERS, Decoder
-from golden.program.head_compiler import HeadPlan
-from golden.program.layer_memory import Register
-from golden.program.model_host import HEAD, blocks_needed
-from golden.program.shares import Shares
-from golden.program.system_map import SystemMap
-from tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape, retrieval_shape
-from tb.library.policy_passes import PolicyPasses
-from tb.library.runner import ROOT
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.model_host import HEAD, blocks_needed
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.system_map import SystemMap
+from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape, retrieval_shape
+from openvrex.tb.library.policy_passes import PolicyPasses
+from openvrex.tb.library.runner import ROOT
 
 VOCABULARY = 49152
 PROMPT, QUESTION = "You see a short film of a street.", "Is it day?"

@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.light_attention import turn_keys
+from openvrex.golden.policies.policy_run import decoder_shape
+from openvrex.golden.policies.stream_runs import DecoderStream, Options, Segment
+from openvrex.golden.policies.window_decisions import WINDOWED, Decider, decide, windowed
+from openvrex.golden.program.deadlock_hazard_check import play
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.window_host import WindowHost
+from openvrex.golden.program.window_plan import WindowPlan
+from openvrex.golden.program.window_slots import Decision, Piece, Slots, sizes
+from openvrex.hdl.params import preset
+from openvrex.tb.library import small_models
+from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
+from openvrex.tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
 
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.policies.light_attention import turn_keys
-from golden.policies.policy_run import decoder_shape
-from golden.policies.stream_runs import DecoderStream, Options, Segment
-from golden.policies.window_decisions import WINDOWED, Decider, decide, windowed
-from golden.program.deadlock_hazard_check import play
-from golden.program.layer_memory import LayerShape
-from golden.program.window_host import WindowHost
-from golden.program.window_plan import WindowPlan
-from golden.program.window_slots import Decision, Piece, Slots, sizes
-from hdl.params import preset
-from tb.library import small_models
-from tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
-from tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
 from tb.tests.golden.inputs.test_trace import models
 
 DECODER = SmallDecoder()

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from golden.arithmetic import elementwise
-from golden.arithmetic.vector import Sum, fma
-from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
-from golden.policies.mosaic_clusters import Threshold
-from golden.retrieval import centroids
-from golden.retrieval.wicsum import select
+from openvrex.golden.arithmetic import elementwise
+from openvrex.golden.arithmetic.vector import Sum, fma
+from openvrex.golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
+from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.retrieval import centroids
+from openvrex.golden.retrieval.wicsum import select
 
 BF16 = ml_dtypes.bfloat16
 SMALL = DotFormat(4, 24)  # several words and chunks in short rows

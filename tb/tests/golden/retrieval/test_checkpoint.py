@@ -3,11 +3,10 @@
 from random import Random
 
 import pytest
-
-from golden.function_params import ParamError
-from golden.retrieval.checkpoint import HEADER, restore, save
-from golden.retrieval.table_layout import Item, TableLayout
-from tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.retrieval.checkpoint import HEADER, restore, save
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
+from openvrex.tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
 
 LAYOUTS = {protect: TableLayout(**SIZES, protect=protect) for protect in ("none", "secded")}
 

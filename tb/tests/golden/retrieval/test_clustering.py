@@ -4,10 +4,9 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ReSVParams
-from golden.retrieval.clustering import Clusterer, hamming
-from golden.retrieval.hashing import to_int, to_words
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.retrieval.clustering import Clusterer, hamming
+from openvrex.golden.retrieval.hashing import to_int, to_words
 
 
 def brute(hashes, params):

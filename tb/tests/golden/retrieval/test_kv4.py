@@ -6,12 +6,11 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16
-from golden.function_params import ParamError
-from golden.inputs.trace import Trace
-from golden.retrieval.kv4 import GROUPS, HEADER, LARGEST, NAN, NANS, RATIO, expand, pack
-from scripts.check.verify_command import FIXTURE
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.retrieval.kv4 import GROUPS, HEADER, LARGEST, NAN, NANS, RATIO, expand, pack
+from openvrex.scripts.check.verify_command import FIXTURE
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 TOP = Fraction(255, 128) * 2**127  # the largest finite number

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from golden.function_params import ParamError
-from golden.retrieval.kvmap import Burst, KvMap, Move, Range
-from tb.library.runner import ROOT
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.retrieval.kvmap import Burst, KvMap, Move, Range
+from openvrex.tb.library.runner import ROOT
 
 SMALL = {"clusters": 6, "blocks": 9, "block_slots": 3, "recent": 4, "entry_bytes": 24, "boundary": 64}
 

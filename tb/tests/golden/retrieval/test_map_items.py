@@ -2,10 +2,10 @@
 
 import random
 
-from golden.function_params import bits_for
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.map_items import context_items, pool_items
-from golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.function_params import bits_for
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.map_items import context_items, pool_items
+from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 SIZES = {"clusters": 6, "block_slots": 3, "recent": 4}
 BLOCKS = 9

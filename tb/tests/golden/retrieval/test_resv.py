@@ -6,19 +6,18 @@ from math import exp, frexp, sqrt
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import READINGS, ReSVParams, ScoreFormat
-from golden.inputs.trace import Trace
-from golden.retrieval.dre_model import DreModel
-from golden.retrieval.hashing import hyperplanes, to_int
-from golden.retrieval.kvmap import KvMap
-from golden.retrieval.resv import ReSV, attend, probabilities
-from golden.retrieval.scores import exp_codes
-from hdl.emit import emit
-from hdl.params import override, preset
-from scripts.check.verify_command import FIXTURE
-from tb.library.trace_check import verify
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import READINGS, ReSVParams, ScoreFormat
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.retrieval.dre_model import DreModel
+from openvrex.golden.retrieval.hashing import hyperplanes, to_int
+from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.resv import ReSV, attend, probabilities
+from openvrex.golden.retrieval.scores import exp_codes
+from openvrex.hdl.emit import emit
+from openvrex.hdl.params import override, preset
+from openvrex.scripts.check.verify_command import FIXTURE
+from openvrex.tb.library.trace_check import verify
 
 SMALL = ReSVParams(n_hp=16, th_hd=4, recent=12, sinks=3, count_bits=5, ratio_q16=20000)
 

@@ -6,15 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import to_bf16
-from golden.arithmetic.score_codes import encode, value
-from golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
-from golden.inputs.trace import Trace
-from golden.retrieval.hashing import Hasher, hyperplanes, pack, to_int, unpack
-from golden.retrieval.scores import codes, exp_codes, scores
-from scripts.check.verify_command import FIXTURE
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.score_codes import encode, value
+from openvrex.golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.retrieval.hashing import Hasher, hyperplanes, pack, to_int, unpack
+from openvrex.golden.retrieval.scores import codes, exp_codes, scores
+from openvrex.scripts.check.verify_command import FIXTURE
 
 FORMATS = [
     ScoreFormat(),

@@ -5,10 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import to_bf16
-from golden.function_params import ParamError
-from golden.retrieval.signatures import SignatureParams, Signatures, length_codes, planes, significands
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.retrieval.signatures import SignatureParams, Signatures, length_codes, planes, significands
 
 HEADS, KV_HEADS, DIM = 6, 2, 16
 SMALL = SignatureParams(n_hp=9, page=4, budget_q16=20000, recent=5, sinks=1)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import ParamError, ReSVParams, ScoreFormat
-from golden.retrieval.wicsum import bucket, select, select_rows, threshold, union
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import ParamError, ReSVParams, ScoreFormat
+from openvrex.golden.retrieval.wicsum import bucket, select, select_rows, threshold, union
 
 FORMATS = [ScoreFormat(), ScoreFormat(0, 16), ScoreFormat(2, 3), ScoreFormat(5, 11)]
 

@@ -3,14 +3,14 @@
 from functools import cache
 
 import numpy as np
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import fma
+from openvrex.hdl.arith.fma import Fma
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.ports import ports
+from openvrex.tb.library.operands import SPECIAL
+from openvrex.tb.library.runner import Run, lint, mutants
 
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import fma
-from hdl.arith.fma import Fma
-from hdl.emit import Emitted, to_verilog
-from hdl.ports import ports
-from tb.library.operands import SPECIAL
-from tb.library.runner import Run, lint, mutants
 from tb.tests.golden.arithmetic.test_vector import operands, words
 
 MUTANTS = [
@@ -59,7 +59,7 @@ def results() -> tuple[np.ndarray, np.ndarray]:
     a, b, c = stimulus(7, CYCLES)
     drain = np.zeros(Fma.LATENCY, int)
     config = {n: np.concatenate([v, drain]).tolist() for n, v in (("a", a), ("b", b), ("c", c))}
-    got = [int(y, 16) for y in Run(side_by_side(), "tb.benches.bench_fma", "words", config)()["y"][Fma.LATENCY :]]
+    got = [int(y, 16) for y in Run(side_by_side(), "bench_fma", "words", config)()["y"][Fma.LATENCY :]]
     got = np.array([[y >> 32 * i & 0xFFFFFFFF for y in got] for i in range(1 + len(MUTANTS))])
     return got, fma(words(a), b.astype(np.uint16).view(BF16), words(c)).view(np.uint32).astype(int)
 

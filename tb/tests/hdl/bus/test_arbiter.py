@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 from amaranth.sim import Simulator
-
-from hdl.bus.arbiter import RoundRobin
-from hdl.emit import Emitted
-from hdl.params import SystemParams
-from tb.checks.arbiter_checks import (
+from openvrex.hdl.bus.arbiter import RoundRobin
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.params import SystemParams
+from openvrex.tb.checks.arbiter_checks import (
     RUNS,
     Traffic,
     check_cycles_equal_the_time_view,
@@ -21,8 +20,8 @@ from tb.checks.arbiter_checks import (
     simulate,
     system,
 )
-from tb.formal.arbiter_proof import PortMonitor, TurnMonitor
-from tb.formal.prover import holds
+from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
+from openvrex.tb.formal.prover import holds
 
 ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "lxe.bus_bytes=1", "lxe.burst_bytes=1")
 ONES += ("bursts=1", "queue=1")

@@ -3,20 +3,19 @@
 from functools import cache
 
 import numpy as np
-
-from golden.arithmetic.numerics import BF16
-from golden.program.isa import encode
-from golden.retrieval import centroids
-from hdl.emit import Emitted, emit
-from hdl.retrieval.dre import SETTINGS
-from sim.units.lxe_time import Run as TimeRun
-from sim.units.sequencer_time import trace
-from tb.checks.lxe_time_checks import differences
-from tb.library.centroid_runs import CentroidRun
-from tb.library.lxe_programs import Script
-from tb.library.runner import Run
-from tb.library.small_models import SIZES as CORE
-from tb.library.small_models import params
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.isa import encode
+from openvrex.golden.retrieval import centroids
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import Run as TimeRun
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.lxe_time_checks import differences
+from openvrex.tb.library.centroid_runs import CentroidRun
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.small_models import SIZES as CORE
+from openvrex.tb.library.small_models import params
 
 # Tokens and clusters of directions of 16 numbers: one of each, a ragged tile, several rows at once, a full bank.
 SIZES = [(1, 1), (3, 5), (8, 12), (8, 33)]
@@ -70,7 +69,7 @@ def test_cycles_are_those_of_the_time_view():
         "latency": latency,
         "counters": emitted().manifest["counters"],
     }
-    [got] = Run(emitted(), "tb.benches.bench_lxe_time", "timed", config)()["runs"]
+    [got] = Run(emitted(), "bench_lxe_time", "timed", config)()["runs"]
     assert got["done"] == run.cycles(params(), latency)
     steps = trace(params(), [int(w, 16) for w in words], run.registers).steps
     view = TimeRun(params(), latency, steps, detail=True)

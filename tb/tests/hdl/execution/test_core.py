@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.dot import dot
-from golden.arithmetic.numerics import BF16, to_bf16
-from golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
-from golden.function_params import ParamError, ReSVParams
-from golden.program import vector_programs as programs
-from golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
-from golden.program.core_host import CoreHost
-from golden.program.deadlock_hazard_check import play
-from golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import LxeError
-from golden.retrieval.hashing import Hasher
-from golden.retrieval.wicsum import select_rows
-from hdl.params import override, preset
-from tb.checks.core_checks import (
+from openvrex.golden.arithmetic.dot import dot
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.program import vector_programs as programs
+from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.deadlock_hazard_check import play
+from openvrex.golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import LxeError
+from openvrex.golden.retrieval.hashing import Hasher
+from openvrex.golden.retrieval.wicsum import select_rows
+from openvrex.hdl.params import override, preset
+from openvrex.tb.checks.core_checks import (
     AHEAD,
     ALONE,
     AWAY,
@@ -48,9 +47,10 @@ from tb.checks.core_checks import (
     passes,
     ports,
 )
-from tb.library.lxe_programs import Ran, Script
-from tb.library.random_layers import turns
-from tb.library.runner import lint
+from openvrex.tb.library.lxe_programs import Ran, Script
+from openvrex.tb.library.random_layers import turns
+from openvrex.tb.library.runner import lint
+
 from tb.tests.golden.program.test_layer import Composed, same
 
 

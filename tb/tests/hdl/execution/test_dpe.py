@@ -4,16 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-
-from golden.function_params import ParamError
-from golden.inputs.trace import Trace
-from hdl.emit import to_verilog
-from hdl.execution.dpe import Dpe
-from hdl.leaf import Leaves
-from hdl.params import DpeParams, preset
-from sim.units.dpe_time import DpeTime
-from tb.checks.dpe_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.trace import Trace
+from openvrex.hdl.emit import to_verilog
+from openvrex.hdl.execution.dpe import Dpe
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.params import DpeParams, preset
+from openvrex.sim.units.dpe_time import DpeTime
+from openvrex.tb.checks.dpe_checks import (
     SIZES,
     TINY,
     check_addresses_that_wrap_are_counted,
@@ -26,10 +24,11 @@ from tb.checks.dpe_checks import (
     traffic,
     wrapping,
 )
-from tb.formal.netlist_equivalence import prove_equal
-from tb.library.dpe_traffic import Traffic
-from tb.library.operands import KINDS, operands
-from tb.library.runner import ROOT, survivors
+from openvrex.tb.formal.netlist_equivalence import prove_equal
+from openvrex.tb.library.dpe_traffic import Traffic
+from openvrex.tb.library.operands import KINDS, operands
+from openvrex.tb.library.runner import ROOT, survivors
+from safetensors.numpy import load_file
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,8 +1,7 @@
 """Loader: bursts and words equal to a byte-wise reference, cycles to the time view; stalls, faults, sizes, mutants."""
 
 import pytest
-
-from tb.checks.loader_checks import (
+from openvrex.tb.checks.loader_checks import (
     check_cycles,
     check_cycles_equal_the_time_view,
     check_equals_the_reference,
@@ -15,8 +14,8 @@ from tb.checks.loader_checks import (
     run,
     traffic,
 )
-from tb.library.runner import survivors
-from tb.library.transfer_traffic import (
+from openvrex.tb.library.runner import survivors
+from openvrex.tb.library.transfer_traffic import (
     SIZES,
 )
 

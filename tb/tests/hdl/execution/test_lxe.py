@@ -3,15 +3,14 @@
 import re
 
 import pytest
-
-from golden.arithmetic.vector import Bank, Format, Op, Source
-from golden.arithmetic.vector import Instruction as Vector
-from golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status
-from golden.program.isa import vector as vector_of
-from hdl.emit import Emitted
-from tb.checks.branch_checks import check_the_branch_equals_golden_and_time_view
-from tb.checks.core_checks import emitted
-from tb.checks.lxe_checks import (
+from openvrex.golden.arithmetic.vector import Bank, Format, Op, Source
+from openvrex.golden.arithmetic.vector import Instruction as Vector
+from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status
+from openvrex.golden.program.isa import vector as vector_of
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.checks.branch_checks import check_the_branch_equals_golden_and_time_view
+from openvrex.tb.checks.core_checks import emitted
+from openvrex.tb.checks.lxe_checks import (
     HALT,
     check_a_layer_equals_golden,
     check_faults,
@@ -22,8 +21,8 @@ from tb.checks.lxe_checks import (
     play,
     words,
 )
-from tb.library.lxe_programs import Script
-from tb.library.runner import survivors
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.runner import survivors
 
 
 def test_faults():

@@ -3,16 +3,15 @@
 from functools import cache
 
 import numpy as np
-
-from golden.program.isa import Status
-from golden.program.layer_memory import Register
-from golden.program.lxe_model import LxeError
-from hdl.emit import Emitted, emit
-from hdl.retrieval.dre import SETTINGS
-from tb.library.head_runs import CORNERS, HeadRun
-from tb.library.lxe_programs import Script
-from tb.library.model_stream import ModelStream
-from tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
+from openvrex.golden.program.isa import Status
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.lxe_model import LxeError
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.tb.library.head_runs import CORNERS, HeadRun
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
 
 GENERATED = 2
 

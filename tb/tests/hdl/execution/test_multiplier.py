@@ -4,9 +4,8 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
-
-from hdl.execution.multiplier import Multiplier
-from hdl.params import preset
+from openvrex.hdl.execution.multiplier import Multiplier
+from openvrex.hdl.params import preset
 
 
 def play(muls: list[dict], seed: int, limit: int = 4000) -> tuple[list[int], list[int]]:

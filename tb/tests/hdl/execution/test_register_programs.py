@@ -6,13 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16
-from golden.arithmetic.vector import Bank, Format, Source
-from golden.arithmetic.vector import Instruction as VectorInstruction
-from golden.arithmetic.vector import Op as VectorOp
-from golden.program.deadlock_hazard_check import play
-from golden.program.isa import (
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Bank, Format, Source
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.deadlock_hazard_check import play
+from openvrex.golden.program.isa import (
     NUMBER_BITS,
     Instruction,
     LoadTo,
@@ -25,17 +24,17 @@ from golden.program.isa import (
     to_register,
     vector,
 )
-from golden.program.sequencer_model import LxeError
-from golden.program.vector_programs import imm
-from hdl.emit import Emitted, emit
-from hdl.retrieval.dre import SETTINGS
-from sim.units.lxe_time import LxeTime
-from sim.units.sequencer_time import trace
-from tb.checks.core_checks import params
-from tb.checks.lxe_time_checks import Program, differences, simulate, timed
-from tb.checks.lxe_time_checks import play as time_play
-from tb.library.lxe_programs import Script
-from tb.library.register_programs import AT, OFFSET, OUT, SET, TO, Numbers, number, rows
+from openvrex.golden.program.sequencer_model import LxeError
+from openvrex.golden.program.vector_programs import imm
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import LxeTime
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.core_checks import params
+from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, timed
+from openvrex.tb.checks.lxe_time_checks import play as time_play
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.register_programs import AT, OFFSET, OUT, SET, TO, Numbers, number, rows
 
 MORE = ("to_register=true",)
 PORTS = dict.fromkeys(SETTINGS, 0)

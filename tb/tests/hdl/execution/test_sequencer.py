@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-
-from golden.program.isa import (
+from openvrex.golden.program.isa import (
     ENGINE,
     PAYLOAD,
     Engine,
@@ -14,10 +13,10 @@ from golden.program.isa import (
     Status,
     decode,
 )
-from golden.program.sequencer_model import sequence
-from hdl.execution.sequencer import Sequencer
-from sim.units.sequencer_time import NAMES, SequencerTime, trace
-from tb.checks.sequencer_checks import (
+from openvrex.golden.program.sequencer_model import sequence
+from openvrex.hdl.execution.sequencer import Sequencer
+from openvrex.sim.units.sequencer_time import NAMES, SequencerTime, trace
+from openvrex.tb.checks.sequencer_checks import (
     BAD,
     FAULTS,
     SIZES,
@@ -43,7 +42,7 @@ from tb.checks.sequencer_checks import (
     play,
     random_program,
 )
-from tb.formal.sequencer_proof import prove_loops, prove_semaphores
+from openvrex.tb.formal.sequencer_proof import prove_loops, prove_semaphores
 
 
 @pytest.mark.parametrize("size", SIZES)

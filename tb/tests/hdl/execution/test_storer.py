@@ -1,9 +1,8 @@
 """Storer: bursts, beats and words equal to a byte-wise reference, cycles to the time view; stalls, faults, mutants."""
 
 import pytest
-
-from golden.program.isa import StoreTo
-from tb.checks.storer_checks import (
+from openvrex.golden.program.isa import StoreTo
+from openvrex.tb.checks.storer_checks import (
     case,
     check_cycles_equal_the_time_view,
     check_equals_the_reference,
@@ -16,8 +15,8 @@ from tb.checks.storer_checks import (
     run,
     traffic,
 )
-from tb.library.runner import survivors
-from tb.library.transfer_traffic import (
+from openvrex.tb.library.runner import survivors
+from openvrex.tb.library.transfer_traffic import (
     SIZES,
     params,
     transfer,

@@ -8,23 +8,22 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-
-from golden.program.bus_memory import Region
-from golden.program.core_compiler import RetrievalShape
-from golden.program.isa import Status, encode
-from golden.program.layer_compiler import LayerPlan
-from golden.program.layer_host import LayerHost
-from golden.program.layer_memory import LayerShape, Register
-from golden.program.share_plan import OF_TABLES
-from golden.program.system_host import SystemHost
-from hdl.bus.arbiter import MANAGERS, Arbiter
-from hdl.emit import Emitted, emit
-from hdl.params import SystemParams
-from tb.checks.core_checks import ELSEWHERE
-from tb.library.lxe_programs import image
-from tb.library.random_layers import turns, weights
-from tb.library.runner import Run
-from tb.library.transfer_traffic import params
+from openvrex.golden.program.bus_memory import Region
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.layer_compiler import LayerPlan
+from openvrex.golden.program.layer_host import LayerHost
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.share_plan import OF_TABLES
+from openvrex.golden.program.system_host import SystemHost
+from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.params import SystemParams
+from openvrex.tb.checks.core_checks import ELSEWHERE
+from openvrex.tb.library.lxe_programs import image
+from openvrex.tb.library.random_layers import turns, weights
+from openvrex.tb.library.runner import Run
+from openvrex.tb.library.transfer_traffic import params
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
 MORE = replace(SHAPE, heads=4, kv_heads=4)  # two tables a core
@@ -147,7 +146,7 @@ class Script:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
             self.first.tofile(path)
-            got = Run(unit, "tb.benches.bench_system", "phases", config | {"data": str(path)}, seed)()
+            got = Run(unit, "bench_system", "phases", config | {"data": str(path)}, seed)()
             images = np.fromfile(path, np.uint8).reshape(-1, len(self.first))[1:]
         names = unit.manifest["core_counters"]
         counters = int(got["arbiter"], 16)

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.numerics import BF16
-from golden.program.isa import Status, encode
-from golden.program.layer_memory import LayerShape
-from tb.checks.core_checks import emitted, params
-from tb.checks.lxe_time_checks import differences, simulate, timed
-from tb.library.lxe_programs import Script
-from tb.library.random_layers import turns, weights
-from tb.library.team_layers import PHASES, TeamHost
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.tb.checks.core_checks import emitted, params
+from openvrex.tb.checks.lxe_time_checks import differences, simulate, timed
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.random_layers import turns, weights
+from openvrex.tb.library.team_layers import PHASES, TeamHost
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=29)
 GROUPS = replace(SHAPE, heads=4, kv_heads=2, recent=16, tokens=2)

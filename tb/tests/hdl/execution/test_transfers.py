@@ -3,15 +3,14 @@
 import random
 
 import pytest
-
-from golden.program.isa import LoadTo, StoreTo
-from hdl.execution.loader import Loader
-from hdl.execution.storer import Storer
-from hdl.params import CoreParams
-from tb.formal.bursts_proof import BusMonitor
-from tb.formal.prover import holds
-from tb.library.runner import Run, lint
-from tb.library.transfer_traffic import (
+from openvrex.golden.program.isa import LoadTo, StoreTo
+from openvrex.hdl.execution.loader import Loader
+from openvrex.hdl.execution.storer import Storer
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.formal.bursts_proof import BusMonitor
+from openvrex.tb.formal.prover import holds
+from openvrex.tb.library.runner import Run, lint
+from openvrex.tb.library.transfer_traffic import (
     SIZES,
     known,
     loads,
@@ -49,7 +48,7 @@ def test_axi_memory(pause):
     words = vpe_words(p, random.Random(7), writes)
     config = {"params": SIZES["tiny"], "loads": reads, "stores": writes, "i": words, "pause": pause, "size": 2 * HALF}
     config["done"] = {"l_done": len(reads), "s_done": len(writes)}
-    got = Run(ported(p), "tb.benches.bench_transfers", "copies", config)()
+    got = Run(ported(p), "bench_transfers", "copies", config)()
     want = loads(p, reads)
     merged = sorted((cycle, name[2:], beat) for name in ("l_w", "l_x", "l_v") for cycle, beat in got[name])
     assert len(merged) == len(want.words)

@@ -7,18 +7,17 @@ from functools import cache
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
-
-from golden.arithmetic.numerics import matmul
-from golden.arithmetic.vector import Bank, Format, Instruction, Op, Reduce, Source, Step
-from golden.function_params import ParamError, ReSVParams
-from golden.inputs.trace import Trace
-from golden.program import vector_programs as programs
-from hdl.emit import Emitted, to_verilog
-from hdl.execution.vpe import Vpe
-from hdl.leaf import Leaves
-from hdl.params import VpeParams, preset
-from sim.units.vpe_time import VpeTime
-from tb.checks.vpe_checks import (
+from openvrex.golden.arithmetic.numerics import matmul
+from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Op, Reduce, Source, Step
+from openvrex.golden.function_params import ParamError, ReSVParams
+from openvrex.golden.inputs.trace import Trace
+from openvrex.golden.program import vector_programs as programs
+from openvrex.hdl.emit import Emitted, to_verilog
+from openvrex.hdl.execution.vpe import Vpe
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.params import VpeParams, preset
+from openvrex.sim.units.vpe_time import VpeTime
+from openvrex.tb.checks.vpe_checks import (
     FULL_RATE,
     SIZES,
     STALLS,
@@ -32,9 +31,9 @@ from tb.checks.vpe_checks import (
     random_results,
     random_rows,
 )
-from tb.formal.netlist_equivalence import prove_equal
-from tb.library.runner import ROOT, Run
-from tb.library.vpe_traffic import Episode, fit, run, shares
+from openvrex.tb.formal.netlist_equivalence import prove_equal
+from openvrex.tb.library.runner import ROOT, Run
+from openvrex.tb.library.vpe_traffic import Episode, fit, run, shares
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -298,7 +297,7 @@ def test_mutants_are_killed():
     c = {"params": asdict(p), "episodes": []}
     for k in range(len(MUTANTS) + 1):
         c["episodes"] += [e.beats() | {"mutant": k} for e in episodes]
-    got = Run(with_mutants(p), "tb.benches.bench_vpe", "programs", c)()["episodes"]
+    got = Run(with_mutants(p), "bench_vpe", "programs", c)()["episodes"]
     survivors = []
     for k in range(len(MUTANTS) + 1):
         try:

@@ -4,9 +4,8 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-
-from hdl.params import WtuParams
-from tb.checks.cluster_set_checks import (
+from openvrex.hdl.params import WtuParams
+from openvrex.tb.checks.cluster_set_checks import (
     SIZES,
     STALLS,
     TINY,
@@ -19,7 +18,7 @@ from tb.checks.cluster_set_checks import (
     run,
     unions,
 )
-from tb.library.runner import survivors
+from openvrex.tb.library.runner import survivors
 
 BINS = {
     *("empty_set", "empty_row", "all_clusters", "same_word_at_once", "same_word_later", "word_left_from_before"),

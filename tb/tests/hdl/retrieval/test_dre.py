@@ -8,11 +8,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from hdl.emit import Emitted, emit
-from hdl.retrieval import dre
-from tb.checks.dre_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.retrieval import dre
+from openvrex.tb.checks.dre_checks import (
     SHAPES,
     TINY,
     check_equals_golden,
@@ -24,8 +23,8 @@ from tb.checks.dre_checks import (
     play,
     run,
 )
-from tb.library.dre_scenario import Scenario
-from tb.library.runner import BenchError, Run
+from openvrex.tb.library.dre_scenario import Scenario
+from openvrex.tb.library.runner import BenchError, Run
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -107,7 +106,7 @@ def test_a_deadlock_says_where_it_stopped():
     with pytest.raises(
         BenchError, match=r"layer 4 stands at key 0 of 0, row 0 of 2: no end after 400 .*; s: 0 beats went"
     ):
-        Run(unit, "tb.benches.bench_dre", "phases", c, waves=False)()
+        Run(unit, "bench_dre", "phases", c, waves=False)()
 
 
 def test_units_must_agree():

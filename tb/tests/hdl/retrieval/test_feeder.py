@@ -1,11 +1,10 @@
 """Feeder: hash and score words equal to a bit-wise reference, cycles to the time view; stalls, sizes, mutants."""
 
 import pytest
-
-from golden.program.isa import StoreTo
-from hdl.params import ParamError, override, preset
-from hdl.retrieval.hcu_state import CLEAR, SWITCH
-from tb.checks.feeder_checks import (
+from openvrex.golden.program.isa import StoreTo
+from openvrex.hdl.params import ParamError, override, preset
+from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
+from openvrex.tb.checks.feeder_checks import (
     SIZES,
     check_equals_the_reference,
     check_reset_in_flight,
@@ -15,8 +14,8 @@ from tb.checks.feeder_checks import (
     run,
     traffic,
 )
-from tb.library.runner import mutants
-from tb.library.transfer_traffic import params
+from openvrex.tb.library.runner import mutants
+from openvrex.tb.library.transfer_traffic import params
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from hdl.params import HcuParams
-from sim.units.hcu_time import HcuTime
-from tb.checks.hcu_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.hdl.params import HcuParams
+from openvrex.sim.units.hcu_time import HcuTime
+from openvrex.tb.checks.hcu_checks import (
     SIZES,
     TINY,
     check_equals_golden_and_time_view,
@@ -24,7 +23,7 @@ from tb.checks.hcu_checks import (
     timed,
     wrong,
 )
-from tb.library.runner import lint, survivors
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from golden.retrieval import kv4
-from tb.checks.kv4_codec_checks import (
+from openvrex.golden.retrieval import kv4
+from openvrex.tb.checks.kv4_codec_checks import (
     SIZES,
     Traffic,
     check_equals_golden_and_time_view,
@@ -13,7 +12,8 @@ from tb.checks.kv4_codec_checks import (
     emitted,
     whole,
 )
-from tb.library.runner import lint
+from openvrex.tb.library.runner import lint
+
 from tb.tests.golden.retrieval.test_kv4 import ENDS, groups_of_every_number
 
 pytestmark = pytest.mark.slow

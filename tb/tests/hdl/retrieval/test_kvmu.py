@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-
-from golden.function_params import ParamError
-from hdl.params import KvmuParams
-from sim.units.kvmu_time import KvmuTime
-from tb.checks.kvmu_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.hdl.params import KvmuParams
+from openvrex.sim.units.kvmu_time import KvmuTime
+from openvrex.tb.checks.kvmu_checks import (
     BINS,
     RAGGED,
     SIZES,
@@ -23,10 +22,10 @@ from tb.checks.kvmu_checks import (
     switches,
     traffic,
 )
-from tb.formal.kvmu_allocator_proof import DEPTH, prove
-from tb.formal.kvmu_map_proof import SMALL, FetchMonitor, MoveMonitor
-from tb.formal.prover import holds
-from tb.library.runner import lint, survivors
+from openvrex.tb.formal.kvmu_allocator_proof import DEPTH, prove
+from openvrex.tb.formal.kvmu_map_proof import SMALL, FetchMonitor, MoveMonitor
+from openvrex.tb.formal.prover import holds
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -3,10 +3,9 @@
 import random
 
 import pytest
-
-from golden.program.isa import Retrieve
-from hdl.emit import emit
-from tb.checks.retriever_checks import (
+from openvrex.golden.program.isa import Retrieve
+from openvrex.hdl.emit import emit
+from openvrex.tb.checks.retriever_checks import (
     STALLS,
     bad,
     check_answers_of_another_kind,
@@ -32,9 +31,9 @@ from tb.checks.retriever_checks import (
     strangers,
     traffic,
 )
-from tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
-from tb.library.runner import Run, mutants
-from tb.library.transfer_traffic import params
+from openvrex.tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
+from openvrex.tb.library.runner import Run, mutants
+from openvrex.tb.library.transfer_traffic import params
 
 EACH = [
     pytest.param(size, marks=pytest.mark.nightly) if size in ("packed_wide", "packed_beats") else size for size in SIZES
@@ -77,7 +76,7 @@ def test_a_wide_bus_is_full_at_a_latency_of_500(record_property):
             e.fetch(FETCHED, [(HOMES + 8192 * i, 4096) for i in range(24)])
             runs.append((e, {"latency": (latency, latency)}))
         config = {"params": changes, "episodes": [e.config(**how) for e, how in runs]}
-        got = Run(emit("retriever", p), "tb.benches.bench_retriever", "retrieves", config)()["episodes"]
+        got = Run(emit("retriever", p), "bench_retriever", "retrieves", config)()["episodes"]
         beats = 24 * 4096 // p.lxe.bus_bytes
         shares = [beats / (g["written"][-1] - g["written"][0] + 1) for g in got]
         record_property(f"efficiency, {copies} bursts", ", ".join(f"{share:.3f}" for share in shares))

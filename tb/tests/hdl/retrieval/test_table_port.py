@@ -5,14 +5,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-
-from golden.function_params import ParamError
-from golden.program.isa import ADDR_BITS
-from golden.retrieval.table_layout import Item
-from hdl.emit import emit
-from hdl.queues import PUTS, READS
-from hdl.retrieval.table_port import client_sizes
-from tb.checks.table_port_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.emit import emit
+from openvrex.hdl.queues import PUTS, READS
+from openvrex.hdl.retrieval.table_port import client_sizes
+from openvrex.tb.checks.table_port_checks import (
     BULK,
     ITEMS,
     SIZES,
@@ -34,7 +33,7 @@ from tb.checks.table_port_checks import (
     traffic,
     words,
 )
-from tb.library.runner import lint, survivors
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize("size", SIZES)

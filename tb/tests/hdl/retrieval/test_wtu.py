@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.arithmetic.score_codes import value
-from golden.function_params import ParamError
-from golden.retrieval.wicsum import bucket
-from hdl.params import WtuParams
-from sim.units.wtu_time import WtuTime
-from tb.checks.wtu_checks import (
+from openvrex.golden.arithmetic.score_codes import value
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.retrieval.wicsum import bucket
+from openvrex.hdl.params import WtuParams
+from openvrex.sim.units.wtu_time import WtuTime
+from openvrex.tb.checks.wtu_checks import (
     CORE,
     EPISODES,
     SIZES,
@@ -32,7 +31,7 @@ from tb.checks.wtu_checks import (
     run,
     unit_counts,
 )
-from tb.library.runner import survivors
+from openvrex.tb.library.runner import survivors
 
 
 @pytest.mark.parametrize("size", SIZES)

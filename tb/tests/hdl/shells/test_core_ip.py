@@ -1,18 +1,17 @@
 """The core IP: layers run by software through registers and an interrupt; faults, resets, mutants."""
 
 import pytest
-
-from golden.function_params import ParamError
-from hdl.params import override, preset
-from hdl.shells.register_block import address_map
-from tb.checks.core_checks import SIZES
-from tb.checks.core_ip_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.hdl.params import override, preset
+from openvrex.hdl.shells.register_block import address_map
+from openvrex.tb.checks.core_checks import SIZES
+from openvrex.tb.checks.core_ip_checks import (
     check_faults_and_resets_leave_a_core_that_works,
     check_layers_equal_golden,
     emitted,
     faults,
 )
-from tb.library.runner import lint, survivors
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])

@@ -1,10 +1,9 @@
 """The DRE IP: keys, scores, commands of random frames as golden, every byte of memory; faults, resets, mutants."""
 
 import pytest
-
-from golden.program.isa import Retrieve, Status
-from hdl.emit import Emitted
-from tb.checks.dre_ip_checks import (
+from openvrex.golden.program.isa import Retrieve, Status
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.checks.dre_ip_checks import (
     BUFFER,
     FRESH,
     check_a_fault_ends_in_a_status_and_a_reset_mends_it,
@@ -20,7 +19,7 @@ from tb.checks.dre_ip_checks import (
     frames,
     refuse,
 )
-from tb.library.runner import lint, survivors
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])

@@ -1,15 +1,14 @@
 """The motion mask IP: masks and their cycles as golden and the time view say, wrong streams, resets, mutants."""
 
 import pytest
-
-from hdl.emit import Emitted
-from tb.checks.motion_mask_checks import SIZES
-from tb.checks.motion_mask_ip_checks import (
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.checks.motion_mask_checks import SIZES
+from openvrex.tb.checks.motion_mask_ip_checks import (
     check_a_wrong_number_of_blocks_is_refused,
     check_equals_golden_and_time_view,
     emitted,
 )
-from tb.library.runner import lint, survivors
+from openvrex.tb.library.runner import lint, survivors
 
 
 @pytest.mark.parametrize("size", ["tiny", "residuals"])

@@ -3,21 +3,20 @@
 import re
 
 import pytest
-from systemrdl import RDLCompiler
-from systemrdl.node import RegNode
-
-from golden.program.isa import Status
-from hdl.execution.core import Core
-from hdl.shells.register_block import RDL, address_map, kind_of
-from tb.checks.register_block_checks import (
+from openvrex.golden.program.isa import Status
+from openvrex.hdl.execution.core import Core
+from openvrex.hdl.shells.register_block import RDL, address_map, kind_of
+from openvrex.tb.checks.register_block_checks import (
     SIZES,
     check_accesses_are_as_described,
     check_cycles_are_those_of_the_data_sheet,
     emitted,
     run,
 )
-from tb.library.runner import lint, survivors
-from tb.library.transfer_traffic import params
+from openvrex.tb.library.runner import lint, survivors
+from openvrex.tb.library.transfer_traffic import params
+from systemrdl import RDLCompiler
+from systemrdl.node import RegNode
 
 MAPS = ("core_ip",)
 

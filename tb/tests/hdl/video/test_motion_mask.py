@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from golden.function_params import ParamError
-from golden.inputs import video
-from golden.inputs.codec import PruneParams
-from golden.inputs.codec_mask import CELL, PARTS, WEIGHT_SHIFT, MotionMask, centres, commands, moves, residuals
-from hdl.params import MaskParams, override, preset
-from tb.checks.motion_mask_checks import (
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.codec import PruneParams
+from openvrex.golden.inputs.codec_mask import CELL, PARTS, WEIGHT_SHIFT, MotionMask, centres, commands, moves, residuals
+from openvrex.hdl.params import MaskParams, override, preset
+from openvrex.tb.checks.motion_mask_checks import (
     SIZES,
     STALLS,
     TINY,
@@ -26,7 +25,8 @@ from tb.checks.motion_mask_checks import (
     run,
     stream,
 )
-from tb.library.runner import survivors
+from openvrex.tb.library.runner import survivors
+
 from tb.tests.golden.inputs.test_codec_mask import CODECS, square
 from tb.tests.golden.inputs.test_trace import models
 from tb.tests.golden.inputs.test_video import write

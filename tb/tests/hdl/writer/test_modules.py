@@ -8,14 +8,13 @@ from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-
-from hdl.emit import emit, params_of, to_verilog
-from hdl.leaf import Leaves
-from hdl.memory import Ram
-from hdl.params import preset
-from hdl.writer.names import KEYWORDS, Names, legal
-from hdl.writer.variables import WriterError
-from tb.library.runner import ROOT
+from openvrex.hdl.emit import emit, params_of, to_verilog
+from openvrex.hdl.leaf import Leaves
+from openvrex.hdl.memory import Ram
+from openvrex.hdl.params import preset
+from openvrex.hdl.writer.names import KEYWORDS, Names, legal
+from openvrex.hdl.writer.variables import WriterError
+from openvrex.tb.library.runner import ROOT
 
 
 class Made(wiring.Component):
