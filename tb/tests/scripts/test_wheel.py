@@ -21,7 +21,7 @@ VREX = (
 def built(folder: Path) -> zipfile.ZipFile:
     """The wheel of these sources, made of a copy: setuptools writes beside what it packs."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for package in PACKAGES:
+    for package in ("openvrex", *PACKAGES):
         shutil.copytree(ROOT / package, folder / "source" / package, ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "source")
@@ -34,23 +34,28 @@ def built(folder: Path) -> zipfile.ZipFile:
 
 
 def test_an_installed_package_generates_verifies_and_synthesises(tmp_path):
-    """From a folder that nobody may write to, in an empty one."""
+    """From a folder that nobody may write to, in one that holds packages of the user with the names of our folders."""
     site, work = tmp_path / "site", tmp_path / "work"
     with built(tmp_path) as wheel:
         wheel.extractall(site)
     sources = tmp_path / "source"
     shipped = {f.relative_to(sources) for p in PACKAGES for f in (sources / p).rglob("*") if f.is_file()}
-    assert not {f.as_posix() for f in shipped if not (site / f).exists()}
+    shipped = {f for f in shipped if f.parts[:2] != ("tb", "tests")}
+    assert not {f.as_posix() for f in shipped if not (site / "openvrex" / f).exists()}
+    assert not (site / "openvrex" / "tb" / "tests").exists()
+    assert {p.name for p in site.iterdir() if p.suffix != ".dist-info"} == {"openvrex"}
     before = sorted(site.rglob("*"))
     for path in before:
         path.chmod(0o555 if path.is_dir() else 0o444)
     site.chmod(0o555)
-    work.mkdir()
+    for name in PACKAGES:
+        (work / name).mkdir(parents=True)
+        (work / name / "__init__.py").write_text(f"raise ImportError('{name} is the user\\'s')")
     if (BUILD / "runtime").exists():  # the simulator's own objects, which take longest to compile
         shutil.copytree(BUILD / "runtime", work / "build" / "sim" / "runtime")
     paths = dict.fromkeys([str(site), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     env = {n: v for n, v in os.environ.items() if n != "OPENVREX_BUILD"}
-    env |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
+    env |= {"PYTHONPATH": os.pathsep.join([".", *paths]), "PYTHONPYCACHEPREFIX": str(tmp_path / "pycache")}
 
     def vrex(*args: str) -> dict:
         command = [sys.executable, "-S", "-c", VREX.format(str(site)), *args, "--preset", "tiny", "--json"]
