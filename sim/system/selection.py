@@ -6,8 +6,8 @@ for as many clusters as those of the presets. Commands:
 
     vrex papers stream world --policy resv,resv-buckets -p resv.resv.max_clusters=16384 --tokens 10 --fps 15 --gop 16 \
         --frames 180 -o build/selection
-    vrex papers stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 --frames 56 \
-        -o build/selection36
+    vrex papers stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 \
+        --frames 56 -o build/selection36
     vrex simulate selection build/selection/results.json build/selection36/results.json -o sim/system/selections.json
 
 Of `bigbuckbunny36` and `bikes36` only the shares of `resv-buckets` were recorded (`--policy resv-buckets --gop 16
@@ -65,7 +65,7 @@ def fetching(results: dict) -> list[str]:
 
 
 def recorded(results: dict, policy: str) -> Record:
-    """The record of one of the policies that `fetching` gives; results : content of a results.json of `vrex papers stream`."""
+    """The record of one of the policies that `fetching` gives; results : what `vrex papers stream` writes."""
     r, source = results["policies"][policy], results["source"]
     name, tokens = Path(source["stream"]).stem, source.get("tokens", FRAME_TOKENS)
 

@@ -1,4 +1,4 @@
-"""`vrex dev speed`: each golden policy and its plain PyTorch twin choose alike and answer alike, so their times compare."""
+"""`vrex dev speed`: each golden policy and its plain PyTorch twin choose and answer alike, so times compare."""
 
 import json
 from dataclasses import replace
