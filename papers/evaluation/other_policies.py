@@ -50,7 +50,7 @@ def _mean(unions: list[list[float]]) -> float:
     return round(sum(row[0] for row in unions) / len(unions), 3)
 
 
-# Made by `profile` from 56 frames of 36 tokens of `world` (`docs/comparison.md`). The window of "hybrid" is that of its
+# Made by `profile` from 56 frames of 36 tokens of `world` (`docs/papers/comparison.md`). The window of "hybrid" is that of its
 # paper (4,096).
 PROFILES = {
     "full": Profile("device"),

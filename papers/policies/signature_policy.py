@@ -18,7 +18,7 @@ class SignaturePolicy(Policy):
     KV head.
     """
 
-    source = "this project: docs/recall.md"
+    source = "this project: docs/papers/recall.md"
 
     def __init__(self, params: SignatureParams, shape: Shape):
         super().__init__(params, shape)

@@ -13,5 +13,5 @@ def cited() -> list[tuple[str, str]]:
             "integration.md",
             f"a table has {layout.table_bytes:,} bytes and the pool {layout.pool_bytes:,}.",
         ),
-        ("evaluation.md", f"with Mamba's sizes {100 * branch_share(Decoder()):.1f} % of a layer's MACs"),
+        ("papers/evaluation.md", f"with Mamba's sizes {100 * branch_share(Decoder()):.1f} % of a layer's MACs"),
     ]

@@ -1,4 +1,4 @@
-"""Sentences of `docs/evaluation.md` that cite recorded or computed figures."""
+"""Sentences of `docs/papers/evaluation.md` that cite recorded or computed figures."""
 
 import re
 
@@ -10,7 +10,7 @@ from openvrex.sim.system.platforms import A100, AGX, EDGE, PAPER_EDGE, PAPER_SER
 from openvrex.sim.system.selection import PUBLISHED
 from openvrex.sim.system.workload import TABLE_II, Decoder, Session
 
-PAGE = "evaluation.md"
+PAGE = "papers/evaluation.md"
 LATENCIES = {  # the paper's speed-ups over FlexGen at 40K, and V-Rex's latencies in ms, whose product is FlexGen's
     "token, AGX": ("agx", "token", 15.1, 97),
     "token, A100": ("a100", "token", 16.8, 15),

@@ -20,8 +20,9 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
 
 
 def texts(docs: Path = DOCS) -> dict[str, Path]:
-    """The pages by name: those of the manual, and the README beside it."""
-    return {path.name: path for path in (*sorted(docs.glob("*.md")), docs.parent / "README.md")}
+    """The pages by their paths in `docs`, and the README beside it."""
+    found = {path.relative_to(docs).as_posix(): path for path in sorted(docs.rglob("*.md"))}
+    return found | {"README.md": docs.parent / "README.md"}
 
 
 def pages(known: dict[str, dict], docs: Path = DOCS) -> dict[Path, str]:

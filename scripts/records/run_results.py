@@ -283,10 +283,10 @@ def cited(known: dict) -> list[tuple[str, str]]:
             f"yield them either, and {count['inconsistent']} are inconsistent by proof",
         ),
         (
-            "evaluation.md",
+            "papers/evaluation.md",
             f"So {near} of {len(found)} anchors are within 10 %, and {count['predicted']} are predicted.",
         ),
-        ("anchors.md", f"hybrid memory paper: {summary(others)}."),
+        ("papers/anchors.md", f"hybrid memory paper: {summary(others)}."),
         ("README.md", f"share four contexts in one run of {cycles:,} cycles."),
         ("README.md", f"RTL and model refuse the same {refused:,} keys."),
         ("README.md", f"{published:.1f} and {fast:.1f} instead of {slow:.1f} frames a second at 40K."),

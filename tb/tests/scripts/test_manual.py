@@ -35,15 +35,16 @@ from openvrex.scripts.run.window_run import Asked, split
 from openvrex.tb.library.runner import BUILD, ROOT
 from typer.main import get_command
 
-PAGES = sorted(Path(ROOT, "docs").glob("*.md"))
-TEXTS = {p.name: p.read_text() for p in (*PAGES, *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "CHANGELOG")))}
+PAGES = {p.relative_to(ROOT / "docs").as_posix(): p for p in sorted(Path(ROOT, "docs").rglob("*.md"))}
+TEXTS = {name: p.read_text() for name, p in PAGES.items()}
+TEXTS |= {f"{name}.md": (ROOT / f"{name}.md").read_text() for name in ("README", "CONTRIBUTING", "CHANGELOG")}
 COMMANDS = get_command(app).commands
 ENV = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 ENV |= {"OPENVREX_BUILD": str(BUILD.parent)}  # simulators of the suite, wherever a block runs
 # A line of a block, with its continuations; a file or a thing that text names in backticks; what a browser fetches.
 VREX = re.compile(r"^(?: {4})?(?:\.venv/bin/)?vrex ((?:.*\\\n)*.*)", re.M)
 FILE = re.compile(
-    r"`((?:golden|hdl|sim|tb|synth|scripts|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
+    r"`((?:golden|hdl|sim|tb|synth|scripts|papers|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
 )
 RECORD_WORDS = 120  # of a decision record
 ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
@@ -65,7 +66,11 @@ def build(path: Path, folder: Path) -> bool:
 def test_site(tmp_path, caplog):
     """Strict: bad links, bad anchors, pages out of the navigation are errors. Nothing is fetched from another place."""
     assert build(ROOT / "mkdocs.yml", tmp_path), caplog.text
-    names = [p.stem for p in PAGES] + [f"datasheets/{u}" for u in ("index", *ALL)] + ["changelog", "contributing"]
+    names = (
+        [name.removesuffix(".md") for name in PAGES]
+        + [f"datasheets/{u}" for u in ("index", *ALL)]
+        + ["changelog", "contributing"]
+    )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
     assert not list(tmp_path.rglob("*.py"))
     assert all("<svg viewBox" in (tmp_path / f"datasheets/{unit}.html").read_text() for unit in SCENARIOS)
@@ -220,7 +225,7 @@ def test_make_targets_exist():
     assert {"setup", "demo", "test", "docs"} <= used <= targets
 
 
-@pytest.mark.parametrize("page", [p.name for p in PAGES if "```bash\n" in p.read_text()])
+@pytest.mark.parametrize("page", [name for name, p in PAGES.items() if "```bash\n" in p.read_text()])
 def test_tested_blocks_run(page, tmp_path):
     """Blocks marked `bash`, one after the other in one folder, as a reader would type them."""
     blocks = re.findall(r"^```bash\n(.*?)^```", TEXTS[page], re.M | re.S)
@@ -240,7 +245,7 @@ def exists(name: str) -> bool:
         return bool(found) and all(f"def {test}" in f.read_text() for f in found if test)
     words = path.split(".")
     depth = max(n for n in range(1, len(words) + 1) if n == 1 or list(ROOT.glob("/".join(words[:n]) + "*")))
-    thing = import_module(".".join(words[:depth]))
+    thing = import_module(".".join(("openvrex", *words[:depth])))
     for word in words[depth:]:
         if not hasattr(thing, word) and word not in getattr(thing, "__dataclass_fields__", {}):
             return False
@@ -299,7 +304,7 @@ def test_the_readme_draws_figures_of_the_evaluation():
     lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
     for policy, line in zip(("flexgen", "resv-buckets", "resv"), lines, strict=True):
         cells = f"| {policy} | host | {' | '.join(f'{x:,}' for x in line)} |"
-        assert cells in TEXTS["evaluation.md"].replace(" *", "")  # the marks of full tables
+        assert cells in TEXTS["papers/evaluation.md"].replace(" *", "")  # the marks of full tables
 
 
 def test_versions_agree():

@@ -209,7 +209,9 @@ def test_habits_are_what_was_recorded():
     assert WORLD.opened == pytest.approx((r["visual"] - r["built"]) / (r["frames"] - r["first"]), abs=5e-5)
     for name, digits in (("members", 2), ("rounds", 2), ("together", 2), ("over", 3)):
         assert getattr(WORLD, name) == round(r[name], digits), name
-    line = next(x for x in (ROOT / "docs/comparison.md").read_text().splitlines() if "that prefetch had brought" in x)
+    line = next(
+        x for x in (ROOT / "docs/papers/comparison.md").read_text().splitlines() if "that prefetch had brought" in x
+    )
     assert f"| {WORLD.covered:.1%} |" in line
 
 

@@ -47,7 +47,7 @@ from tb.tests.papers.policies import test_codecsight
 WORLD = Trace.load(FIXTURE)
 LONG = Trace.load(ROOT / "tb/fixtures/bikes_long.safetensors")
 RECORD = json.loads((ROOT / "docs/results/paper.json").read_text())
-PAGE = (ROOT / "docs/paper_figures.md").read_text()
+PAGE = (ROOT / "docs/papers/figures.md").read_text()
 
 
 def vrex(*words: str):
@@ -577,7 +577,7 @@ def test_every_figure_is_recorded():
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_shows_what_was_recorded(name):
-    """`docs/paper_figures.md` has the recorded commands, and the tables made of their figures."""
+    """`docs/papers/figures.md` has the recorded commands, and the tables made of their figures."""
     assert all(f"\n{line}\n" in PAGE for line in RECORD[name]["commands"])
     want = TABLES[name](RECORD[name]["rows"])
-    assert f"\n{want}\n" in PAGE, f"docs/paper_figures.md must have this table:\n{want}"
+    assert f"\n{want}\n" in PAGE, f"docs/papers/figures.md must have this table:\n{want}"

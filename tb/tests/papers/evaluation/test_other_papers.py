@@ -145,4 +145,4 @@ def test_every_latency_has_a_verdict_and_stands_in_the_manual():
         assert not close or n.verdict != "off"
         assert n.why
     text = markdown(found)
-    assert text in (ROOT / "docs/anchors.md").read_text(), "record it anew: vrex dev record evaluation"
+    assert text in (ROOT / "docs/papers/anchors.md").read_text(), "record it anew: vrex dev record evaluation"

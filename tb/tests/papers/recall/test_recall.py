@@ -118,11 +118,11 @@ def test_bad_input_is_named(tmp_path, words, message):
 
 
 def recorded() -> tuple[dict, str]:
-    return json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/recall.md").read_text()
+    return json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/papers/recall.md").read_text()
 
 
 def test_the_page_shows_what_was_recorded():
-    """`docs/recall.md` has the recorded commands and a row for each of their figures."""
+    """`docs/papers/recall.md` has the recorded commands and a row for each of their figures."""
     record, page = recorded()
     for run in record["runs"]:
         assert f"\n{run['command']}\n" in page
@@ -170,7 +170,7 @@ def test_the_page_shows_what_an_index_costs():
 
     `resv` has three tables of keys of 64 numbers, `resv-paper` one of keys of 192.
     """
-    page = (ROOT / "docs/recall.md").read_text()
+    page = (ROOT / "docs/papers/recall.md").read_text()
     clusters = {"resv": 2024, "resv-paper": 100}
     head = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
     assert clusters == {s["variant"]: round(s["clusters"]) for s in head if s["clusters"]}
@@ -212,7 +212,7 @@ def test_plots_have_a_panel_for_each_question():
 def test_the_page_shows_what_was_recorded_of_the_second_decoder():
     """The section has the recorded commands and a row for each of their figures."""
     recorded = json.loads((ROOT / "docs/results/recall_gemma3.json").read_text())
-    section = (ROOT / "docs/recall.md").read_text().partition("## A second decoder")[2]
+    section = (ROOT / "docs/papers/recall.md").read_text().partition("## A second decoder")[2]
     assert all(f"\n{command}\n" in section for command in recorded["commands"])
     assert {s["model"] for s in recorded["summaries"]} == {"gemma3"}
     for s in recorded["summaries"]:

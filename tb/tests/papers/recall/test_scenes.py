@@ -230,9 +230,9 @@ def test_shares_and_their_intervals():
 
 
 def test_the_page_shows_what_was_recorded():
-    """`docs/recall.md` has the recorded commands and a row for each of their figures."""
+    """`docs/papers/recall.md` has the recorded commands and a row for each of their figures."""
     runs = json.loads((ROOT / "docs/results/scenes.json").read_text())["runs"]
-    page = (ROOT / "docs/recall.md").read_text()
+    page = (ROOT / "docs/papers/recall.md").read_text()
     assert all(f"\n{run['command']}\n" in page for run in runs)
     assert [len(run["summaries"]) for run in runs] == [8, 1]
     for s in runs[0]["summaries"] + runs[1]["summaries"]:
