@@ -12,7 +12,7 @@ NIGHTLY := tests stress coverage proofs mutants mutants-large
 .PHONY: demo test check nightly $(NIGHTLY:%=nightly-%) lint docs setup models models-gemma hf clean
 
 demo: models
-	$(BIN)/vrex demo -o build/demo
+	$(BIN)/vrex papers demo -o build/demo
 
 test: setup lint
 	$(BIN)/pytest -n auto --dist worksteal --junitxml build/tests.xml
@@ -27,21 +27,21 @@ nightly: $(NIGHTLY:%=nightly-%)
 nightly-tests: setup
 	$(BIN)/pytest -n auto --dist worksteal -m nightly --junitxml build/nightly.xml
 nightly-stress: setup
-	$(BIN)/vrex stress
+	$(BIN)/vrex dev stress
 nightly-coverage: setup
-	$(BIN)/vrex coverage
+	$(BIN)/vrex dev coverage
 nightly-proofs: setup
-	$(BIN)/vrex prove
+	$(BIN)/vrex dev prove
 nightly-mutants: setup
-	$(BIN)/vrex mutate hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter register_block
+	$(BIN)/vrex dev mutate hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter register_block
 nightly-mutants-large: setup
-	$(BIN)/vrex mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid kv4_codec
+	$(BIN)/vrex dev mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid kv4_codec
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/types/openvrex
-	for d in golden hdl ip scripts sim synth tb openvrex/__init__.py; do ln -sfn ../../../$$d build/types/openvrex/; done
+	for d in golden hdl ip papers scripts sim synth tb openvrex/__init__.py; do ln -sfn ../../../$$d build/types/openvrex/; done
 	$(BIN)/mypy
 
 docs: setup

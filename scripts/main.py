@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 # On matrix products this small threads cost up to 25 times what they give. NumPy reads this when it is imported.
@@ -25,43 +26,61 @@ for number in usual:
 import typer  # noqa: E402
 from openvrex.scripts.command_group import Command, Commands, Group  # noqa: E402
 
-PANELS = {  # a panel of `vrex --help`, the folder of its commands' modules, its commands
-    "Build hardware": ("generation", ("presets", "generate", "ip", "asm")),
-    "Check hardware": ("check", ("verify",)),
-    "Estimate area, timing and power": (
-        "size",
-        ("area", "timing", "power", "fpga", "sweep", "table3", "libraries", "report"),
+# A panel of `vrex --help` -> its commands, as folder and module.
+PANELS = {
+    "Build hardware": ("generation.presets", "generation.generate", "generation.ip", "generation.asm"),
+    "Check hardware": ("check.verify",),
+    "Estimate area, timing and power": ("size.sweep", "size.report"),
+    "Run and simulate models": ("run.trace", "run.run", "run.answer"),
+    "For readers of the papers, and engineers of OpenVRex": (),
+}
+# A group of commands -> its panel, what it is for, its folder, its commands.
+GROUPS = {
+    "size": (
+        "Estimate area, timing and power",
+        "Estimate area, clock and power of units, and their size on an FPGA.",
+        "scripts.size",
+        ("area", "timing", "power", "fpga", "table3", "libraries"),
     ),
-    "Run and simulate models": ("run", ("demo", "trace", "stream", "run", "answer")),
-    "Compare policies and papers": (
-        "research",
-        ("recall", "scenes", "paper", "figures", "readings", "evaluate", "fleet"),
+    "simulate": (
+        "Run and simulate models",
+        "Simulate a system, a decoder layer or the DRE.",
+        "scripts.simulate",
+        ("pass", "frames", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection"),
     ),
-    "For engineers of OpenVRex itself": (
-        "engineers",
+    "papers": (
+        "For readers of the papers, and engineers of OpenVRex",
+        "Compare policies, recall facts, repeat figures of the papers.",
+        "papers.commands",
+        ("demo", "stream", "policies", "recall", "scenes", "measure", "readings", "figure", "evaluate", "fleet"),
+    ),
+    "dev": (
+        "For readers of the papers, and engineers of OpenVRex",
+        "Prove, stress, mutate and measure OpenVRex itself.",
+        "scripts.engineers",
         ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),
     ),
 }
-SIMULATIONS = ("pass", "frames", "layer", "prediction", "dre", "memories", "limits", "engines", "policies", "selection")
 
 
-def _add(group: typer.Typer, folder: str, names: tuple[str, ...], panel: str | None = None) -> None:
-    for name in names:
-        module = import_module(f"openvrex.scripts.{folder}.{name}_command")
-        group.command(name, cls=Command, rich_help_panel=panel)(module.command)
+def _command(group: typer.Typer, module: str, panel: str | None = None) -> None:
+    name = module.rpartition(".")[2]
+    command = import_module(f"openvrex.{module}_command").command
+    group.command(name, cls=Command, rich_help_panel=panel)(command)
 
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
-for title, (folder, names) in PANELS.items():
-    _add(app, folder, names, title)
-simulate = typer.Typer(cls=Group)
-_add(simulate, "simulate", SIMULATIONS)
-app.add_typer(
-    simulate,
-    name="simulate",
-    rich_help_panel="Run and simulate models",
-    help="Simulate a system, a decoder layer or the DRE.",
-)
+for title, modules in PANELS.items():
+    for module in modules:
+        _command(app, f"scripts.{module}", title)
+    for group, (panel, purpose, folder, names) in GROUPS.items():
+        # The papers' room may be left out of an installation, and what measures it with it.
+        if panel != title or find_spec("openvrex.papers") is None and group in ("papers", "dev"):
+            continue
+        inner = typer.Typer(cls=Group)
+        for name in names:
+            _command(inner, f"{folder}.{name}")
+        app.add_typer(inner, name=group, rich_help_panel=panel, help=purpose)
 
 
 def _version(asked: bool) -> None:

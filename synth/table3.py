@@ -124,7 +124,7 @@ def table3(
 
 
 def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
-    """Powers for `table3`, from the reports of `vrex power --json` (`synth.power.Power.report`) by unit.
+    """Powers for `table3`, from the reports of `vrex size power --json` (`synth.power.Power.report`) by unit.
 
     The rows of the DRE's units come from the DRE's own run, in which the units wait for each other. Reports of these
     units alone do not count, because there each is as busy as it can be.
@@ -138,7 +138,9 @@ def powers_of(units: dict[str, dict]) -> dict[str, Estimate]:
         out["memory"] = _given("dpe", units["dpe"], "memory_mw") + _given("vpe", units["vpe"], "memory_mw")
     if "dre" in units:
         parts = units["dre"].get("parts")
-        check(isinstance(parts, dict) and "dre" in parts, "parts", parts, "not of unit dre; run vrex power dre again")
+        check(
+            isinstance(parts, dict) and "dre" in parts, "parts", parts, "not of unit dre; run vrex size power dre again"
+        )
         assert isinstance(parts, dict)  # checked
         for module, report in parts.items():
             inside = module.removeprefix("dre__").rstrip("0123456789")

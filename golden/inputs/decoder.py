@@ -120,7 +120,7 @@ class Decoder:
     rotary pairs (2i, 2i + 1). The decoder undoes this, so that q and k rotate pairs (i, i + 32) as in the original
     model.
 
-    `golden.inputs.gemma3` derives another model from it.
+    `papers.recall.gemma3` derives another model from it.
     """
 
     heads, kv_heads, head_size, width = 9, 3, 64, 576

@@ -1,6 +1,6 @@
 """CodecSight as a retrieval policy: prunes tokens before they enter the cache, and refreshes tokens inside it.
 
-`golden.policies.codecsight` is the system itself, with its vision encoder and windows.
+`papers.policies.codecsight_encoder` is the system itself, with its vision encoder and windows.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class CodecSightPolicy(Policy):
 
     Frames without codec data (`Block.frame`), such as those of a trace, are neither pruned nor refreshed. What remains
     is a sliding window. The visual tokens of a run come from whole frames; an encoder that skips pruned patches is
-    `golden.policies.codecsight.Vision`.
+    `papers.policies.codecsight_encoder.Vision`.
     """
 
     source = "CodecSight 3.3, 3.4, Eq. 1-5"

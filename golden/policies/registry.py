@@ -1,20 +1,10 @@
-"""All retrieval policies by name, with their parameters, and the parsing of parameters given as text."""
+"""The policies that run on a core by name, with their parameters, and the parsing of parameters given as text."""
 
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from openvrex.golden.function_params import READINGS, check
-from openvrex.golden.policies import (
-    codecsight_policy,
-    compressed_cache,
-    full_streaming_rekv,
-    hybrid,
-    infinigen,
-    mosaic,
-    oaken,
-    resv_policy,
-    signature_policy,
-)
+from openvrex.golden.policies import codecsight_policy, full_streaming, hybrid, mosaic, resv_policy
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.policy import Policy
 
@@ -32,29 +22,18 @@ class Entry:
 
 
 POLICIES = {
-    "full": Entry(full_streaming_rekv.Full, full_streaming_rekv.FullParams()),
-    "flexgen": Entry(full_streaming_rekv.Full, full_streaming_rekv.FullParams(offload=True)),
-    "infinigen": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams()),
-    "infinigenp": Entry(infinigen.InfiniGen, infinigen.InfiniGenParams(frame_ratio=0.508)),
-    "rekv": Entry(full_streaming_rekv.ReKV, full_streaming_rekv.ReKVParams()),
-    "streamingllm": Entry(full_streaming_rekv.Streaming, full_streaming_rekv.StreamingParams()),
-    "oaken": Entry(oaken.Oaken, oaken.OakenParams()),
+    "full": Entry(full_streaming.Full, full_streaming.FullParams()),
+    "streamingllm": Entry(full_streaming.Streaming, full_streaming.StreamingParams()),
     "codecsight": Entry(codecsight_policy.CodecSightPolicy, codecsight_policy.CodecSightParams()),
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
-    "livevlm": Entry(compressed_cache.LiveVlm, compressed_cache.LiveVlmParams()),
-    "streammem": Entry(compressed_cache.StreamMem, compressed_cache.StreamMemParams()),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
-    "signatures": Entry(signature_policy.SignaturePolicy, signature_policy.SignatureParams()),
 }
 # ReSV in every reading of its paper: "resv", "resv-equations", ...
 POLICIES |= {
     name if name == "resv" else f"resv-{name}": Entry(resv_policy.ReSVPolicy, resv_policy.ReSVPolicyParams(params))
     for name, params in READINGS.items()
 }
-ALL = tuple(
-    name for name in POLICIES if name not in ("resv-equations", "resv-exact", "resv-first")
-)  # for `--policy all`
 
 
 def entry(name: str) -> Entry:

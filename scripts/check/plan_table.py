@@ -8,14 +8,13 @@ from pathlib import Path
 import typer
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
-from openvrex.scripts.pages.recorded_results import DOCS
 from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 from rich.table import Table
 
 COLOURS = {"passed": "green", "failed": "red", "no evidence": "red"}
 FINE = ("passed", "skipped", "nightly", "not recorded")
 TESTS = Path("build/tests.xml")
-RECORD = DOCS / "results" / "tests.json"
+RECORD = Path(__file__).parents[2] / "docs" / "results" / "tests.json"
 
 
 def show(tests: Path | None, json: bool, keep: bool) -> None:

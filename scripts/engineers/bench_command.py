@@ -1,4 +1,4 @@
-"""`vrex bench`: compare area, delay, cycles and Verilog size of every unit and preset with the accepted figures."""
+"""`vrex dev bench`: compare area, delay, cycles and Verilog size of every unit and preset with the accepted figures."""
 
 import functools
 import json
@@ -83,7 +83,7 @@ def command(
     else:
         _print(measured, budgets, bad)
     if bad and not accept:
-        console.err.print(f"[red]error:[/] {len(bad)} figures off their budgets; accept with `vrex bench --accept`")
+        console.err.print(f"[red]error:[/] {len(bad)} figures off their budgets; accept with `vrex dev bench --accept`")
         raise typer.Exit(1)
 
 

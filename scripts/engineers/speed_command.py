@@ -1,4 +1,4 @@
-"""`vrex speed`: time the golden policies against plain PyTorch implementations of the same policies."""
+"""`vrex dev speed`: time the golden policies against plain PyTorch implementations of the same policies."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,8 @@ from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import attention, bf16
 from openvrex.golden.policies.policy import Policy, Step
 from openvrex.golden.policies.policy_run import shape_of
-from openvrex.golden.policies.registry import ALL, Entry, entry
+from openvrex.golden.policies.registry import Entry
+from openvrex.papers.policies.registry import ALL, entry
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.quantity import number
@@ -76,7 +77,7 @@ def command(
         check(bool(asked), "trace", str(trace), "has no queries of a frame: record it with queries")
         shape = shape_of(recorded)
         shape = replace(shape, layers=1, frequencies=shape.frequencies and shape.frequencies[:1])
-    check(find_spec("torch") is not None, "torch", "missing", "vrex speed needs PyTorch, the extra hf: make hf")
+    check(find_spec("torch") is not None, "torch", "missing", "vrex dev speed needs PyTorch, the extra hf: make hf")
     rows = []
     for name, found in track(chosen.items(), "policies", json):
         frames = synthetic(shape, tokens, seed) if trace is None else recorded_frames(recorded)
@@ -200,7 +201,7 @@ class Pair:
 
     def __init__(self, name: str, found: Entry, shape: Shape, frames: Iterator[Frame]):
         import torch
-        from openvrex.tb.library.torch_policies import POLICIES as TWINS
+        from openvrex.papers.policies.torch_policies import POLICIES as TWINS
 
         torch.set_num_threads(1)
         self.torch = torch

@@ -1,4 +1,4 @@
-"""`vrex stress`: random transactions of units against golden, as many as asked for."""
+"""`vrex dev stress`: random transactions of units against golden, as many as asked for."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of tables and plots, for `vrex demo`, `run`, `report` and `evaluate`."""
+"""Self-contained HTML pages of tables and plots, for `vrex papers demo`, `run`, `report` and `evaluate`."""
 
 import io
 from dataclasses import dataclass, field

@@ -12,7 +12,7 @@ from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
 from openvrex.scripts.simulate import system_options, window_options
 from openvrex.scripts.simulate.window_options import ON_CORE
-from openvrex.sim.evaluation.core_policies import MOSAIC, RESV
+from openvrex.sim.system.core_policies import MOSAIC, RESV
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_share import MosaicShare
 from openvrex.sim.system.share_cycles import UNITS, CoreShare

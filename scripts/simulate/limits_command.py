@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from openvrex.scripts import console
 from openvrex.scripts.simulate import curve_table, system_options
-from openvrex.sim.evaluation.paper_limits import CACHES, limits
+from openvrex.sim.system.limits import CACHES, limits
 
 
 def command(

@@ -8,7 +8,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies.window_decisions import WINDOWED
 from openvrex.scripts import console
 from openvrex.scripts.simulate import system_options, window_options
-from openvrex.sim.evaluation.core_policies import MOSAIC
+from openvrex.sim.system.core_policies import MOSAIC
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
@@ -84,7 +84,7 @@ def command(
         notes = remarks(target, point, chosen)
         held = arrays(target, point, selected(point, chosen))
     if output:
-        from openvrex.sim.evaluation.paper_plots import timeline
+        from openvrex.sim.system.pass_picture import timeline
 
         for path in timeline(target, done, output, f"{on}-{policy}-{point.cache}-{stage}"):
             console.err.print(f"wrote {path}", highlight=False)

@@ -14,7 +14,7 @@ SLOTS = 8  # of a block in the presets
 
 
 def command(
-    results: Annotated[list[Path], typer.Argument(help="results.json files of `vrex stream`.")],
+    results: Annotated[list[Path], typer.Argument(help="results.json files of `vrex papers stream`.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write the records, as `--select` reads.")
     ] = None,

@@ -34,7 +34,7 @@ Select = Annotated[
         "--select",
         metavar="STREAM[:POLICY]",
         help=f"What is fetched: of a stream ({', '.join(records())}; {STREAM} by default) or results.json of "
-        "`vrex stream`, by one of its policies (that of the preset's reading by default); or "
+        "`vrex papers stream`, by one of its policies (that of the preset's reading by default); or "
         f"{TABLE}, the shares of V-Rex's Table II.",
     ),
 ]
@@ -99,5 +99,5 @@ def read_results(path: Path, what: Callable[[dict], T]) -> T:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
         raise ValueError(
-            f"{path}: not a results.json that `vrex stream` wrote, or of an older version ({e!r})"
+            f"{path}: not a results.json that `vrex papers stream` wrote, or of an older version ({e!r})"
         ) from None

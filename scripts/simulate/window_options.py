@@ -11,7 +11,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.policies.registry import Entry, entry, override
 from openvrex.golden.policies.window_decisions import WINDOWED, windowed
-from openvrex.sim.evaluation.core_policies import MOSAIC, RESV
+from openvrex.sim.system.core_policies import MOSAIC, RESV
 from openvrex.sim.system.workload import MODELS, Decoder
 
 ON_CORE = (RESV, MOSAIC, *WINDOWED)  # policies that a core can run

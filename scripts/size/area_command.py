@@ -1,4 +1,4 @@
-"""`vrex area`: print the gates, registers and memories of units."""
+"""`vrex size area`: print the gates, registers and memories of units."""
 
 import json
 from pathlib import Path

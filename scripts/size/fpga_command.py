@@ -1,4 +1,4 @@
-"""`vrex fpga`: place and route units on an FPGA."""
+"""`vrex size fpga`: place and route units on an FPGA."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`vrex libraries`: compare cell libraries on the areas and delays of units."""
+"""`vrex size libraries`: compare cell libraries on the areas and delays of units."""
 
 import glob
 import json

@@ -1,4 +1,4 @@
-"""`vrex power`: print the power of mapped units on a recorded trace."""
+"""`vrex size power`: print the power of mapped units on a recorded trace."""
 
 from typing import Annotated
 

@@ -19,7 +19,6 @@ from openvrex.scripts.pages import block_diagram, html_page, waveform
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.quantity import number
-from openvrex.scripts.research.evaluate_command import load as evaluation_of
 from openvrex.scripts.run.run_command import load as layers_of
 from openvrex.synth import flow, table3
 from openvrex.synth.emission import emitted
@@ -41,22 +40,18 @@ def command(
     trace: console.Trace = FIXTURE,
     sweep: Annotated[Path | None, typer.Option(help="Folder of `vrex sweep`: show its Pareto front and plots.")] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of `vrex run`: show its stages and picture.")] = None,
-    evaluation: Annotated[
-        Path | None, typer.Option(help="Folder of `vrex evaluate`: show its numbers and plots.")
-    ] = None,
     tests: console.Tests = TESTS,
     seed: console.Seed = 1,
     json: console.Json = False,
 ) -> None:
     """Write one HTML page about a design.
 
-    It shows verdicts, sweep, verification, areas, layers, evaluation, coverage, waveforms and parameters.
+    It shows verdicts, sweep, verification, areas, layers, coverage, waveforms and parameters.
     """
     system = console.params(preset, param)
     data = Trace.load(trace)
     swept, choice = _sweep(sweep) if sweep else ([], [])  # first, so that a wrong folder is found before the long part
     ran = layers_of(run) if run else []
-    evaluated = evaluation_of(evaluation) if evaluation else []
     tested = _tests(tests)
     areas: dict[str, flow.Area] = {}
     outcomes: dict[str, list[Outcome]] = {}
@@ -85,7 +80,6 @@ def command(
         _diagram(system, areas),
         *_areas(areas),
         *ran,
-        *evaluated,
         tested,
         *(_waveform(unit, picture) for unit, picture in pictures.items()),
         *_parameters(system),

@@ -1,4 +1,4 @@
-"""`vrex table3`: print the area of a core beside Table III of V-Rex."""
+"""`vrex size table3`: print the area of a core beside Table III of V-Rex."""
 
 import json
 from dataclasses import asdict
@@ -19,7 +19,7 @@ def command(
     preset: console.Preset = "core",
     assign: console.Param = None,
     power: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Powers: the output of `vrex power dre vpe dpe --json`.")
+        Path | None, typer.Option(metavar="FILE", help="Powers: the output of `vrex size power dre vpe dpe --json`.")
     ] = None,
     node: Annotated[int, typer.Option(help=f"Process node in nm: {', '.join(map(str, NODES))}.")] = 14,
     liberty: mapped_units.Liberty = None,
@@ -50,13 +50,13 @@ def command(
 
 
 def _powers(file: Path) -> dict[str, Estimate]:
-    """The powers of Table III's rows from an output of `vrex power --json`."""
+    """The powers of Table III's rows from an output of `vrex size power --json`."""
     try:
         units = json.loads(read_text(file))["units"]
     except OSError as e:
         raise ParamError(f"--power={str(file)!r}: cannot read it: {e.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise ParamError(f"--power={str(file)!r}: is no output of vrex power UNITS --json") from None
+        raise ParamError(f"--power={str(file)!r}: is no output of vrex size power UNITS --json") from None
     return table3.powers_of(units)
 
 

@@ -1,4 +1,4 @@
-"""`vrex timing`: print the longest path and the highest clock of units."""
+"""`vrex size timing`: print the longest path and the highest clock of units."""
 
 import json
 from dataclasses import asdict

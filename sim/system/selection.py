@@ -4,10 +4,10 @@
 whose name ends in 36 are 56 frames of 36 tokens. The decoder has 30 layers and 3 KV heads. Tables of `resv` have room
 for as many clusters as those of the presets. Commands:
 
-    vrex stream world --policy resv,resv-buckets -p resv.resv.max_clusters=16384 --tokens 10 --fps 15 --gop 16 \
+    vrex papers stream world --policy resv,resv-buckets -p resv.resv.max_clusters=16384 --tokens 10 --fps 15 --gop 16 \
         --frames 180 -o build/selection
-    vrex stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 --frames 56 \
-        -o build/selection36
+    vrex papers stream world --policy resv,resv-paper,resv-buckets -p resv.resv.max_clusters=16384 --gop 16 \
+        --frames 56 -o build/selection36
     vrex simulate selection build/selection/results.json build/selection36/results.json -o sim/system/selections.json
 
 Of `bigbuckbunny36` and `bikes36` only the shares of `resv-buckets` were recorded (`--policy resv-buckets --gop 16
@@ -65,7 +65,7 @@ def fetching(results: dict) -> list[str]:
 
 
 def recorded(results: dict, policy: str) -> Record:
-    """The record of one of the policies that `fetching` gives; results : content of a results.json of `vrex stream`."""
+    """The record of one of the policies that `fetching` gives; results : what `vrex papers stream` writes."""
     r, source = results["policies"][policy], results["source"]
     name, tokens = Path(source["stream"]).stem, source.get("tokens", FRAME_TOKENS)
 
@@ -150,7 +150,9 @@ def chosen(name: str, policy: str, known: Iterable[str], default: str = POLICY) 
     Raises `ParamError` where there is none of that name, or where several are left.
     """
     names = list(known)
-    check(bool(names), "select", name, "has no policy that fetches a part of the cache: run `vrex stream` with one")
+    check(
+        bool(names), "select", name, "has no policy that fetches a part of the cache: run `vrex papers stream` with one"
+    )
     found = policy or (names[0] if len(names) == 1 else default)
     check(
         found in names, "select", name, f"has records of {', '.join(names)}: take one of them, as in {name}:{names[0]}"

@@ -11,7 +11,7 @@ from itertools import cycle
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import Coded
 from openvrex.golden.policies.blocks import Block, Shape
-from openvrex.golden.policies.full_streaming_rekv import Full
+from openvrex.golden.policies.full_streaming import Full
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.state_space import StateSpaceParams
 from openvrex.golden.policies.window_decisions import Decider, branch_of, without_branch

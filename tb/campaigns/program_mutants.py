@@ -1,7 +1,7 @@
 """Faults in programs: an instruction dropped, a register, operand or count changed, a wait or signal missing.
 
-`vrex mutate` puts faults into hardware. These are faults of whoever writes programs, which the checks of programs must
-notice on a golden core: hazards and deadlocks, and results that differ from NumPy's.
+`vrex dev mutate` puts faults into hardware. These are faults of whoever writes programs, which the checks of programs
+must notice on a golden core: hazards and deadlocks, and results that differ from NumPy's.
 """
 
 from collections.abc import Callable, Iterator, Sequence

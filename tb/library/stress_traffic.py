@@ -1,4 +1,4 @@
-"""The interface of a unit's random traffic, which `vrex stress` plays seed after seed."""
+"""The interface of a unit's random traffic, which `vrex dev stress` plays seed after seed."""
 
 import random
 from abc import ABC, abstractmethod

@@ -46,7 +46,7 @@ def blocks(segments: Sequence[Segment]) -> list[Block]:
 
 
 class Reference(DecoderRun):
-    """A policy in a decoder in FP32, as `vrex stream` runs it. It keeps what the hardware's run is compared with.
+    """A policy in a decoder in FP32, as `vrex papers stream` runs it. It keeps what the hardware is compared with.
 
     outputs : hidden states of each block's admitted tokens behind the last layer, FP32 [n, width]
     chosen : of each block with rows: tokens attended to, bool [n]; positions by which keys are turned, int64 [n]

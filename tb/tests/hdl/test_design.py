@@ -127,7 +127,7 @@ def test_verify_and_area_take_a_generated_folder(folder):
     assert all(t["clusters"] <= 32 for t in json.loads(run.stdout)["tables"])
     areas = []
     for words in ((folder,), ("hcu", "--preset", "tiny")):
-        run = vrex("area", *words, "--json")
+        run = vrex("size", "area", *words, "--json")
         assert run.exit_code == 0, run.stderr
         areas.append(json.loads(run.stdout)["units"]["hcu"]["total_ge"])
     assert areas[0] == areas[1] > 0
@@ -236,7 +236,7 @@ def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
         (("generate", "hcu", "--preset", "tiny", "--no-memory-bodies", "-o", macros), "hcu_memories.v': was edited"),
         (("asm", source, "-o", source), "holds no words of a program"),
         (("trace", "world", "-o", source), "holds no trace"),
-        (("stream", "world", "--codec", "--vectors", source), "holds no motion vectors"),
+        (("papers", "stream", "world", "--codec", "--vectors", source), "holds no motion vectors"),
     ):
         run = vrex(*words)
         assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.stderr

@@ -1,4 +1,4 @@
-"""Budgets: every unit and preset stays within the accepted figures; `vrex bench` says how to accept others."""
+"""Budgets: every unit and preset stays within the accepted figures; `vrex dev bench` says how to accept others."""
 
 import json
 
@@ -9,9 +9,9 @@ from openvrex.scripts.main import app
 from typer.testing import CliRunner
 
 BUDGETS = json.loads(bench_command.BUDGETS.read_text())
-# What maps in seconds; `vrex bench` maps the arrays and blocks of every preset, which takes minutes.
+# What maps in seconds; `vrex dev bench` maps the arrays and blocks of every preset, which takes minutes.
 CASES = [*(("tiny", u) for u in bench_command.MEASURED), *(("core", u) for u in ("hcu", "cluster_set", "kvmu"))]
-HINT = "accept a wanted change with `vrex bench --accept` and say why in the commit"
+HINT = "accept a wanted change with `vrex dev bench --accept` and say why in the commit"
 
 
 @pytest.mark.parametrize(("name", "unit"), [*CASES, pytest.param("core", "dre", marks=pytest.mark.nightly)])
@@ -62,21 +62,21 @@ def budgets(tmp_path, monkeypatch):
 
 def test_missing_budget_fails_until_accepted(budgets):
     run = CliRunner()
-    refused = run.invoke(app, ["bench", "hcu", "--preset", "tiny"])
+    refused = run.invoke(app, ["dev", "bench", "hcu", "--preset", "tiny"])
     assert refused.exit_code == 1
     assert "has no budget" in refused.output
-    assert "vrex bench --accept" in refused.output
+    assert "vrex dev bench --accept" in refused.output
     assert not budgets.exists()
-    assert run.invoke(app, ["bench", "hcu", "--preset", "tiny", "--accept"]).exit_code == 0
+    assert run.invoke(app, ["dev", "bench", "hcu", "--preset", "tiny", "--accept"]).exit_code == 0
     assert json.loads(budgets.read_text()) == {"tiny.hcu.logic_ge": 100.0}
-    assert run.invoke(app, ["bench", "hcu", "--preset", "tiny"]).exit_code == 0
+    assert run.invoke(app, ["dev", "bench", "hcu", "--preset", "tiny"]).exit_code == 0
 
 
 def test_accepting_a_part_keeps_the_rest(budgets):
     budgets.write_text(json.dumps({"tiny.hcu.logic_ge": 90.0, "core.wtu.logic_ge": 7.0, "old.unit.logic_ge": 1.0}))
-    assert CliRunner().invoke(app, ["bench", "hcu", "--preset", "tiny", "--accept"]).exit_code == 0
+    assert CliRunner().invoke(app, ["dev", "bench", "hcu", "--preset", "tiny", "--accept"]).exit_code == 0
     assert json.loads(budgets.read_text())["core.wtu.logic_ge"] == 7.0
-    assert CliRunner().invoke(app, ["bench", "--accept"]).exit_code == 0
+    assert CliRunner().invoke(app, ["dev", "bench", "--accept"]).exit_code == 0
     kept = json.loads(budgets.read_text())
     assert len(kept) == len(PRESETS) * len(bench_command.MEASURED)
     assert "old.unit.logic_ge" not in kept
@@ -87,6 +87,6 @@ def test_accepting_a_part_keeps_the_rest(budgets):
     [(["lxe"], "unit='lxe': must be one of hcu"), (["--preset", "huge"], "'huge'")],
 )
 def test_bad_input(arguments, message):
-    got = CliRunner().invoke(app, ["bench", *arguments])
+    got = CliRunner().invoke(app, ["dev", "bench", *arguments])
     assert got.exit_code == 2
     assert message in got.output

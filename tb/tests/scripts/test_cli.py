@@ -81,14 +81,17 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
         (("generate", "hcu", "-p", "clusters=100000"), "hcu.clusters=100000: must be 1 to 65536"),
         (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
-        (("area", "dre", "-p", "i_depth=8"), "parameter='i_depth': dre has none of this name; it has hcu.n_h, "),
+        (
+            ("size", "area", "dre", "-p", "i_depth=8"),
+            "parameter='i_depth': dre has none of this name; it has hcu.n_h, ",
+        ),
         (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
         (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
         (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
         (("verify", "none"), "unit='none': must be one of"),
-        (("figures", "README.md"), "README.md"),
+        (("papers", "measure", "README.md"), "README.md"),
         (("simulate", "dre", "README.md"), "README.md"),
-        (("demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
+        (("papers", "demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
@@ -131,7 +134,7 @@ def test_verify_runs_the_fixture_on_the_rtl(unit, options):
     found = json.loads(run.stdout)
     if whole:  # the README's run
         kept = json.loads((record_command.RESULTS / "verify.json").read_text())
-        assert found == kept["figures"], "record it anew: vrex record verify"
+        assert found == kept["figures"], "record it anew: vrex dev record verify"
     tables = found["tables"]
     assert [t["context"] for t in tables[:9]] == [0, 1, 24, 47, 47, 24, 1, 0, 0]  # forth and back
     assert [t["context"] for t in tables[9:]] == ([47, 47] if unit in ("kvmu", "dre") else []), "with few blocks"
@@ -215,8 +218,8 @@ def test_cycles_of_the_fixture():
 def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
     from openvrex.golden.inputs.trace import Trace
+    from openvrex.papers.commands import demo_command
     from openvrex.scripts.pages.html_page import Section
-    from openvrex.scripts.run import demo_command
     from openvrex.tb.library.runner import mutants
 
     sound = demo_command.emit
@@ -229,7 +232,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     picture = Section("What a question fetches", head=["policy"], rows=[["ReSV"]], plot="<svg></svg>")
     monkeypatch.setattr(demo_command, "question_section", lambda: picture)  # it needs the models
     layers = "10" if wrong else "1,10,20"
-    run = vrex("demo", "--preset", "tiny", "-o", tmp_path, "--layers", layers, "--json")
+    run = vrex("papers", "demo", "--preset", "tiny", "-o", tmp_path, "--layers", layers, "--json")
     assert run.exit_code == int(wrong), run.stderr
     assert json.loads(run.stdout)["passed"] is not wrong
     page = (tmp_path / "report.html").read_text()

@@ -295,7 +295,7 @@ def test_decisions_are_short_records():
 
 
 def test_the_readme_draws_figures_of_the_evaluation():
-    """Its lines are times of a frame in the table of `vrex simulate policies`, which a page holds."""
+    """Its lines are times of a frame in the table of `vrex papers policies`, which a page holds."""
     lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
     for policy, line in zip(("flexgen", "resv-buckets", "resv"), lines, strict=True):
         cells = f"| {policy} | host | {' | '.join(f'{x:,}' for x in line)} |"

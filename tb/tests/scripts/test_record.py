@@ -9,16 +9,16 @@ from dataclasses import asdict
 
 import pytest
 from openvrex.golden.function_params import ParamError
+from openvrex.papers.evaluation.fleet import Device, day
+from openvrex.papers.evaluation.other_policies import PROFILES, policies
 from openvrex.scripts.engineers import record_command
 from openvrex.scripts.main import app
-from openvrex.scripts.pages import recorded_results
+from openvrex.scripts.records import recorded_results
 from openvrex.scripts.simulate import system_options
 from openvrex.scripts.simulate.layer_command import played
 from openvrex.scripts.simulate.prediction_command import predict
-from openvrex.sim.evaluation import paper_limits
-from openvrex.sim.evaluation.fleet import Device, day
-from openvrex.sim.evaluation.frame_times import frames
-from openvrex.sim.evaluation.other_policies import PROFILES, policies
+from openvrex.sim.system import limits as paper_limits
+from openvrex.sim.system.frame_times import frames
 from openvrex.sim.system.platforms import EDGE, SERVER, platform
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
@@ -30,7 +30,7 @@ KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) 
 
 def test_pages_say_what_is_recorded():
     known = record_command.load()
-    assert not list(recorded_results.pages(known)), "write the tables anew: vrex record"
+    assert not list(recorded_results.pages(known)), "write the tables anew: vrex dev record"
     assert not recorded_results.stale(known)
     texts = recorded_results.texts().values()
     marks = [m[2] for page in texts for m in recorded_results.BLOCK.finditer(page.read_text())]
@@ -41,7 +41,7 @@ def test_pages_say_what_is_recorded():
 def test_what_was_recorded_is_of_todays_verilog(name):
     assert set(KEPT[name]["verilog"]) == set(record_command.MEASURED[name].units)
     other = [unit for unit, digest in KEPT[name]["verilog"].items() if digest != record_command.digest(unit)]
-    assert not other, f"these have changed since they were measured: vrex record {name}"
+    assert not other, f"these have changed since they were measured: vrex dev record {name}"
 
 
 @pytest.mark.parametrize("name", record_command.MEASURED)
@@ -120,7 +120,7 @@ def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
         (("embedded", "area hcu --preset tiny"),), ("hcu",), lambda reports: reports[0][1]["units"]
     )
     kept = record_command.measure(result)
-    assert kept["commands"] == ["vrex area hcu --preset tiny"]
+    assert kept["commands"] == ["vrex size area hcu --preset tiny"]
     assert kept["figures"]["hcu"]["total_ge"] > 1000
     assert re.fullmatch("[0-9a-f]{64}", kept["verilog"]["hcu"])
     assert set(kept["versions"]) == {"amaranth", "pycde", "pyosys"}
@@ -132,7 +132,7 @@ def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
 
 
 def test_another_name_is_refused():
-    run = CliRunner().invoke(app, ["record", "clocks"])
+    run = CliRunner().invoke(app, ["dev", "record", "clocks"])
     assert run.exit_code == 2
     assert f"result='clocks': must be one of {', '.join(record_command.MEASURED)}" in run.stderr
 
@@ -153,7 +153,7 @@ HELD = tomllib.loads((ROOT / "tb/tests/scripts/held_figures.toml").read_text())
 
 
 def tables_of_figures(text: str) -> set[str]:
-    """The headings under which a page has a table with three figures or more that `vrex record` does not write."""
+    """The headings under which a page has a table with three figures or more that `vrex dev record` does not write."""
     text = recorded_results.BLOCK.sub("", text)
     out = set()
     for part in re.split(r"^#+ ", text, flags=re.M)[1:]:
@@ -182,5 +182,5 @@ def test_every_table_of_figures_is_held():
 def test_a_table_without_a_holder_is_seen():
     assert tables_of_figures("# A\n\n| a | b |\n| --- | --- |\n| x | 1,234 |\n| y | 5.6 |\n| z | 7 % |\n") == {"A"}
     assert not tables_of_figures("# A\n\n| a | b |\n| --- | --- |\n| x | 1 |\n| y | 2 |\n| z | 3 |\n")
-    held = "# A\n\n<!-- vrex record: fleet -->\n| a | b |\n| --- | --- |\n| x | 123 |\n| y | 456 |\n| z | 789 |\n"
+    held = "# A\n\n<!-- vrex dev record: fleet -->\n| a | b |\n| --- | --- |\n| x | 123 |\n| y | 456 |\n| z | 789 |\n"
     assert not tables_of_figures(f"{held}<!-- end -->\n")

@@ -7,10 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
+from openvrex.papers.commands import demo_command
 from openvrex.scripts import quantity
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import block_diagram, html_page
-from openvrex.scripts.run import demo_command
 from openvrex.scripts.size import report_command
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.trace_check import Outcome

@@ -66,7 +66,7 @@ def test_an_installed_package_generates_verifies_and_synthesises(tmp_path):
     try:
         assert vrex("generate", "hcu")["files"][0] == "build/rtl/hcu/hcu.v"
         assert all(t["beats"] and not t["differences"] for t in vrex("verify", "hcu", "--queries", "1")["tables"])
-        assert vrex("area", "hcu", "--effort", "area")["units"]
+        assert vrex("size", "area", "hcu", "--effort", "area")["units"]
         assert sorted(site.rglob("*")) == before
         assert {p.name for p in (work / "build").iterdir()} == {"rtl", "sim", "synth"}
     finally:  # so that pytest can remove it

@@ -10,7 +10,7 @@ from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.window_decisions import windowed
 from openvrex.hdl.params import preset
-from openvrex.sim.evaluation.core_policies import compare
+from openvrex.sim.system.core_policies import compare
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
 from openvrex.sim.system.platforms import EDGE

@@ -5,13 +5,13 @@ import re
 
 import pytest
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.policies.registry import POLICIES
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.layer_compiler import LayerShape
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.hdl.emit import ALL, BESIDE
 from openvrex.hdl.params import override, preset
+from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.simulate.layer_command import LLAMA
 from openvrex.tb.library.runner import ROOT
 

@@ -22,7 +22,7 @@ from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.mosaic_plan import MosaicPlan
 from openvrex.hdl.params import CLOCK, preset
 from openvrex.hdl.params import override as changed
-from openvrex.sim.evaluation.core_policies import compare
+from openvrex.sim.system.core_policies import compare
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
 from openvrex.sim.system.mosaic_share import MosaicShare, parts

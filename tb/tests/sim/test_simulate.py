@@ -18,20 +18,20 @@ from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import CLOCK, flat, preset
+from openvrex.papers.commands import evaluate_command
+from openvrex.papers.evaluation.anchor_table import markdown
+from openvrex.papers.evaluation.other_policies import PROFILES, Profile, profile
+from openvrex.papers.evaluation.other_policies import point as point_of
+from openvrex.papers.evaluation.other_policies import run as run_policy
+from openvrex.papers.evaluation.paper_numbers import numbers, table_share
+from openvrex.papers.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
 from openvrex.scripts.main import app
-from openvrex.scripts.pages.anchor_table import markdown
-from openvrex.scripts.research import evaluate_command
 from openvrex.scripts.simulate import dre_command, layer_command, policies_command, prediction_command
-from openvrex.sim.evaluation import paper_limits
-from openvrex.sim.evaluation.frame_times import frames
-from openvrex.sim.evaluation.other_policies import PROFILES, Profile, profile
-from openvrex.sim.evaluation.other_policies import point as point_of
-from openvrex.sim.evaluation.other_policies import run as run_policy
-from openvrex.sim.evaluation.paper_limits import ENGINES, engines, limits
-from openvrex.sim.evaluation.paper_numbers import numbers, table_share
-from openvrex.sim.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
 from openvrex.sim.system import dre_demand, layer_load
+from openvrex.sim.system import limits as paper_limits
 from openvrex.sim.system.accelerator import transfer
+from openvrex.sim.system.frame_times import frames
+from openvrex.sim.system.limits import ENGINES, engines, limits
 from openvrex.sim.system.passes import lacks, remarks, simulate
 from openvrex.sim.system.pcie import LINKS
 from openvrex.sim.system.platforms import A100, AGX, EDGE, KVPU, SERVER
@@ -433,7 +433,7 @@ def test_every_number_has_a_verdict_and_its_reason(points):
     assert not [n.what for n in open_premises if n.verdict in ("predicted", "on fits", "inconsistent")]
     text = markdown(found)
     assert text.count("\n") == len(found) + 1
-    assert text in (ROOT / "docs/anchors.md").read_text(), "record it anew: vrex record evaluation"
+    assert text in (ROOT / "docs/anchors.md").read_text(), "record it anew: vrex dev record evaluation"
     anchors = [
         n
         for n in found
@@ -486,7 +486,7 @@ def test_the_encoder_is_why_frames_of_1k_are_late(points):
 
 
 def results(**policies) -> dict:
-    """As `vrex stream` writes them."""
+    """As `vrex papers stream` writes them."""
     plain = {"kept": 1.0, "fetched": 0.0}
     base = {"frame": plain, "generation": plain, "pruned": 0.0, "growth": {"device": 800.0}}
     base["tokens"] = {"device": 2000.0, "host": 0.0, "pruned": 0.0}
@@ -500,7 +500,7 @@ def test_another_file_than_results_is_named(tmp_path, what, text):
     path.write_text(text)
     run = vrex("simulate", what, path)
     assert run.exit_code == 2
-    assert f"{path}: not a results.json that `vrex stream` wrote" in run.stderr
+    assert f"{path}: not a results.json that `vrex papers stream` wrote" in run.stderr
 
 
 def test_profiles_of_policies():
@@ -555,7 +555,7 @@ def test_a_folder_holds_numbers_and_plots_for_a_page(points, tmp_path):
     assert sum(len(s.rows) for s in evaluate_command.load(tmp_path)) == len(found) + len(others)
     for text in ("{", '{"a": 1}', "[{}]"):
         (tmp_path / "numbers.json").write_text(text)
-        with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex evaluate` wrote"):
+        with pytest.raises(ValueError, match=r"evaluation=.*: not a folder that `vrex papers evaluate` wrote"):
             evaluate_command.load(tmp_path)
 
 
@@ -574,7 +574,7 @@ def test_verdicts():
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
-    from openvrex.sim.evaluation import paper_points
+    from openvrex.papers.evaluation import paper_points
 
     first = Points(tmp_path / "p.json")
     ms = first.ms("agx", 1024)
@@ -587,7 +587,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path, monkeypatch):
 
 
 def test_plots_are_the_same_every_time(tmp_path):
-    from openvrex.sim.evaluation.paper_plots import bandwidth, timeline
+    from openvrex.sim.system.pass_picture import bandwidth, timeline
 
     p = simulate(SERVER, Point(10240), traced(MODEL))
     for folder in ("a", "b"):
@@ -759,7 +759,7 @@ def test_parameters_without_effect_are_refused(module):
         ),
         (("simulate", "policies", "a.json", "b.json"), "unexpected extra argument"),
         (("simulate", "selection"), "Missing argument"),
-        (("evaluate", "--trace", "x"), "trace='x': must be one of world"),
+        (("papers", "evaluate", "--trace", "x"), "trace='x': must be one of world"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message):

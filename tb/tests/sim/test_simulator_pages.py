@@ -2,7 +2,7 @@
 
 import pytest
 from openvrex.scripts.simulate.selection_command import figures
-from openvrex.sim.evaluation.frame_times import frames, memory
+from openvrex.sim.system.frame_times import frames, memory
 from openvrex.sim.system.platforms import EDGE, SERVER
 from openvrex.sim.system.selection import records
 from openvrex.sim.system.timeline import Point

@@ -12,9 +12,9 @@ from openvrex.golden.program.window_slots import Piece
 from openvrex.hdl.params import CLOCK, preset
 from openvrex.hdl.params import override as changed
 from openvrex.scripts.simulate.layer_command import LLAMA
-from openvrex.sim.evaluation import core_policies
-from openvrex.sim.evaluation.core_policies import Row, compare, curve
+from openvrex.sim.system import core_policies
 from openvrex.sim.system.accelerator import seconds
+from openvrex.sim.system.core_policies import Row, compare, curve
 from openvrex.sim.system.layer_share import Layer
 from openvrex.sim.system.passes import simulate
 from openvrex.sim.system.platforms import EDGE, SERVER, Vrex

@@ -386,7 +386,7 @@ def test_recorder_of_chosen_instances():
 
 def test_command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    got = CliRunner().invoke(app, ["power", "cluster_set", "--preset", "tiny", "--json"])
+    got = CliRunner().invoke(app, ["size", "power", "cluster_set", "--preset", "tiny", "--json"])
     assert got.exit_code == 0, got.output
     unit = json.loads(got.stdout)["units"]["cluster_set"]
     assert unit["total_mw"]["low"] < unit["total_mw"]["value"] < unit["total_mw"]["high"]
@@ -405,7 +405,7 @@ def test_command(monkeypatch, tmp_path):
     ],
 )
 def test_bad_arguments(arguments, message):
-    got = CliRunner().invoke(app, ["power", *arguments])
+    got = CliRunner().invoke(app, ["size", "power", *arguments])
     assert got.exit_code == 2
     assert message in got.stderr
     assert got.stderr.count("\n") == 1

@@ -840,7 +840,7 @@ def test_energy_of_a_frame():
 
 
 def test_energy_of_a_unit_is_that_of_its_recorded_run(monkeypatch):
-    """Events times their energy, and clock and leakage of every cycle, are what `vrex power` has for the same run."""
+    """Events times their energy, and clock and leakage of every cycle, are those of `vrex size power`."""
     d = points.design(*TINY, {})
     s, f = asked(), replace(d.function, recent=1)
     own = d.system.core.dre.wtu

@@ -136,7 +136,7 @@ def test_below_98_percent_or_with_a_wrong_name_the_command_fails(tmp_path, monke
     monkeypatch.setattr(command, "SUBJECTS", {"u": unit})
     monkeypatch.setattr(command, "measure", lambda _: Counter({THEN: hits, DEFAULT: 1}))
     monkeypatch.setattr(command, "EXCLUDED", tmp_path / "coverage.toml")
-    run = CliRunner().invoke(app, ["coverage", "u", "-o", str(tmp_path), "--json"])
+    run = CliRunner().invoke(app, ["dev", "coverage", "u", "-o", str(tmp_path), "--json"])
     assert run.exit_code == code
     assert said in run.stderr
     (row,) = json.loads(run.stdout)["units"]
@@ -152,7 +152,7 @@ def test_tests_that_fail_are_told_of(tmp_path, monkeypatch):
         raise BenchError("o[3] differs")
 
     monkeypatch.setattr(command, "measure", fails)
-    run = CliRunner().invoke(app, ["coverage", "cluster_set", "-o", str(tmp_path / "out")])
+    run = CliRunner().invoke(app, ["dev", "coverage", "cluster_set", "-o", str(tmp_path / "out")])
     assert (run.exit_code, run.stderr) == (1, "error: cluster_set: its tests fail: o[3] differs\n")
 
 
@@ -171,6 +171,6 @@ def test_reasons_are_of_units_that_are_judged():
 
 
 def test_bad_input_is_named():
-    run = CliRunner().invoke(app, ["coverage", "x"])
+    run = CliRunner().invoke(app, ["dev", "coverage", "x"])
     assert run.exit_code == 2
     assert "unit='x': must be one of cluster_set" in run.stderr

@@ -16,14 +16,18 @@ ROOMS = (
     "hdl.writer",  # Verilog of a design
     "hdl",  # parameters of hardware, emission, what every unit uses
     *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.video", "hdl.shells"),
-    *("sim", "sim.units", "sim.system", "sim.evaluation"),
+    *("sim", "sim.units", "sim.system"),
     *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
     *("synth", "synth.sweep", "ip"),
-    *("scripts", "scripts.pages", "scripts.generation", "scripts.check", "scripts.research"),
-    *("scripts.simulate", "scripts.run", "scripts.size", "scripts.engineers", "docs", "tb.tests"),
+    *("scripts", "scripts.pages", "scripts.generation", "scripts.check"),
+    *("scripts.simulate", "scripts.run", "scripts.size"),
+    *("papers", "papers.policies", "papers.recall", "papers.evaluation", "papers.commands"),
+    *("scripts.records", "scripts.engineers", "docs", "tb.tests"),
 )
 FILES = [
-    p for top in ("golden", "hdl", "sim", "tb", "synth", "ip", "scripts", "docs") for p in (ROOT / top).rglob("*.py")
+    p
+    for top in ("golden", "hdl", "sim", "tb", "synth", "ip", "scripts", "papers", "docs")
+    for p in (ROOT / top).rglob("*.py")
 ]
 MODULES = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
 LAST = {"scripts.main"}  # imports every command

@@ -154,7 +154,7 @@ def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
     """What is equivalent does not count."""
     ends = [verdict(v) for v in ["killed"] * killed + ["survives"] * survive + ["equivalent", "counter"]]
     monkeypatch.setattr(command, "campaign", lambda *args: iter(ends))
-    got = CliRunner().invoke(app, ["mutate", "cluster_set"])
+    got = CliRunner().invoke(app, ["dev", "mutate", "cluster_set"])
     assert got.exit_code == code
     assert ("not explained" in got.output) == bool(survive)
 
@@ -163,6 +163,6 @@ def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
     ("args", "message"), [(["hcux"], "unit='hcux': must be one of cluster_set"), (["hcu", "-n", "0"], "n=0: must be")]
 )
 def test_bad_input(args, message):
-    got = CliRunner().invoke(app, ["mutate", *args])
+    got = CliRunner().invoke(app, ["dev", "mutate", *args])
     assert got.exit_code == 2
     assert message in got.output

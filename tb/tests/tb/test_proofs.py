@@ -20,7 +20,7 @@ from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.verilog_equivalence import UnequalError, prove
 from typer.testing import CliRunner
 
-QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex prove` has all
+QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex dev prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
 
 
@@ -34,7 +34,7 @@ def test_offers_stay_until_taken(unit):
 
 
 def test_tiles_are_there_when_compared():
-    """The prover's own run; `vrex prove` also shows that the claim can fail."""
+    """The prover's own run; `vrex dev prove` also shows that the claim can fail."""
     goal = next(g for g in goals() if g.unit == "hcu" and "while it is there" in g.claim)
     assert goal.prove().depth is None
 
@@ -65,7 +65,7 @@ def test_no_idle_payload_shows(unit):
     "unit", ["hcu", "cluster_set", "kvmu", "motion_mask", "feeder", "loader", "storer", "retriever", "table_port"]
 )
 def test_verilog_equals_rtlil(unit):
-    """Those that take seconds; `vrex prove` has all units, at two sizes."""
+    """Those that take seconds; `vrex dev prove` has all units, at two sizes."""
     modules = list(prove(unit, params_of(unit, preset("tiny"))))
     assert modules[-1].module == unit
     assert all(m.registers and m.outputs >= m.registers for m in modules)
@@ -149,7 +149,7 @@ def test_claims_hold_and_can_fail(unit, claim, size):
 
 
 def test_a_selection_that_is_not_minimal_is_seen():
-    """The WTU's proof, as far as an edit shows in it; `vrex prove wtu` has the whole."""
+    """The WTU's proof, as far as an edit shows in it; `vrex dev prove wtu` has the whole."""
     goal = next(g for g in goals() if g.claim == "whole buckets, minimal")
     edited = goal.edited()
     assert not edited
@@ -159,16 +159,16 @@ def test_a_selection_that_is_not_minimal_is_seen():
 
 def test_prove_prints_verdicts(monkeypatch):
     """A line a claim; what is broken, or could not fail, is told and is exit code 1."""
-    run = CliRunner().invoke(app, ["prove", "feeder"])
+    run = CliRunner().invoke(app, ["dev", "prove", "feeder"])
     assert run.exit_code == 0
     assert re.search(r"feeder +an offer .* unbounded +pdr .* reached in \d+, edit seen in \d+", run.stdout)
     blunt = replace(next(g for g in goals() if g.unit == "feeder"), edit=("module", "module"))
     monkeypatch.setattr("openvrex.scripts.engineers.prove_command.goals", lambda: [blunt])
-    run = CliRunner().invoke(app, ["prove", "--json"])
+    run = CliRunner().invoke(app, ["dev", "prove", "--json"])
     assert run.exit_code == 1
     assert json.loads(run.stdout)[0]["kind"] == "edit not seen"
     assert "feeder , an offer stays until taken: edit not seen" in run.stderr
-    run = CliRunner().invoke(app, ["prove", "feedr"])
+    run = CliRunner().invoke(app, ["dev", "prove", "feedr"])
     assert run.exit_code == 2
     assert "unit='feedr': must be one of hcu" in run.stderr
 

@@ -39,7 +39,7 @@ TABLES = {
     ],
 )
 def test_random_traffic_reaches_its_bins(unit, seeds, bins, record_property):
-    """The first seeds, on golden alone; `test_a_slice_equals_golden` and `vrex stress` compare the RTL."""
+    """The first seeds, on golden alone; `test_a_slice_equals_golden` and `vrex dev stress` compare the RTL."""
     traffic = [drawn(unit, seed) for seed in range(1, seeds + 1)]
     for one in traffic if unit == "clusters" else ():
         one.golden()
@@ -52,18 +52,18 @@ def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
     seeds = []
     monkeypatch.setattr(stress, "play", lambda unit, seed: seeds.append(seed) or 40)
     for n, total in ((100, 120), (100, 120), (130, 160)):
-        run = CliRunner().invoke(app, ["stress", "hcu", "-n", str(n), "-o", str(tmp_path)])
+        run = CliRunner().invoke(app, ["dev", "stress", "hcu", "-n", str(n), "-o", str(tmp_path)])
         assert run.exit_code == 0, run.output
         assert f"hcu: {total} transactions as golden" in run.stdout
     assert seeds == [1, 2, 3, 4]
-    run = CliRunner().invoke(app, ["stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json"])
+    run = CliRunner().invoke(app, ["dev", "stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json"])
     assert json.loads(run.stdout) == [{"unit": "hcu", "transactions": 160}]
     assert [json.loads(line)["seed"] for line in (tmp_path / "hcu.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
 
 
 def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
     monkeypatch.setattr(stress, "play", lambda unit, seed: 40)
-    run = CliRunner().invoke(app, ["stress", "dre", "-n", "300", "-o", str(tmp_path)])
+    run = CliRunner().invoke(app, ["dev", "stress", "dre", "-n", "300", "-o", str(tmp_path)])
     assert "dre: 80 transactions as golden" in run.stdout
 
 
@@ -73,7 +73,7 @@ def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
         return 40
 
     monkeypatch.setattr(stress, "play", broken)
-    run = CliRunner().invoke(app, ["stress", "hcu", "-n", "100", "-o", str(tmp_path)])
+    run = CliRunner().invoke(app, ["dev", "stress", "hcu", "-n", "100", "-o", str(tmp_path)])
     assert run.exit_code == 1
     assert "hcu: beat 7 differs" in run.stderr
     assert len((tmp_path / "hcu.jsonl").read_text().splitlines()) == 1
@@ -84,6 +84,6 @@ def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
     [(("x",), "unit='x': must be one of hcu"), (("hcu", "-n", "0"), "n=0: must be at least 1")],
 )
 def test_bad_input_is_named(words, message):
-    run = CliRunner().invoke(app, ["stress", *words])
+    run = CliRunner().invoke(app, ["dev", "stress", *words])
     assert run.exit_code == 2
     assert message in run.stderr

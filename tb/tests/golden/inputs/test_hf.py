@@ -17,7 +17,7 @@ from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.light_attention import turn_keys
 from openvrex.golden.policies.policy_run import TraceRun, shape_of
 from openvrex.golden.policies.policy_run import blocks as trace_blocks
-from openvrex.golden.policies.registry import POLICIES
+from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.main import app
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
@@ -457,7 +457,7 @@ def test_positions_that_are_no_token_numbers_are_not_turned(tmp_path, small):  #
     model = write_image_model(tmp_path / "model", "qwen2_5_vl")
     hugging_face.record(model, small, frames=3, layers=[0]).save(path)
     assert Trace.load(path).model.frequencies is None
-    ran = CliRunner().invoke(app, ["stream", str(path), "--policy", "streamingllm", "-o", str(folder)])
+    ran = CliRunner().invoke(app, ["papers", "stream", str(path), "--policy", "streamingllm", "-o", str(folder)])
     assert (ran.exit_code, ran.stderr.count("\n"), folder.exists()) == (2, 1, False)
     assert f"{path}: its keys do not turn evenly from token to token, so streamingllm cannot move them" in ran.stderr
 
@@ -595,10 +595,10 @@ def test_the_trace_goes_where_every_trace_goes(tmp_path, small, eyes):  # noqa: 
         "vrex trace small.mp4 -o t.safetensors --hf my-qwen --frames 12 "
     )
     assert summary["provenance"]["decoder"]["sha256"].keys() >= {"config.json", "model.safetensors", "tokenizer.json"}
-    rows = json.loads(vrex("figures", out, "--recent", 40, "--json"))
+    rows = json.loads(vrex("papers", "measure", out, "--recent", 40, "--json"))
     assert {(row["layer"], row["stage"]) for row in rows} == {(i, s) for i in (0, 1) for s in ("frame", "generation")}
     assert all(0 < row["fetched_of_cached"] < 1 and row["error"] < 1 for row in rows)
-    results = json.loads(vrex("stream", out, "--policy", "resv", "-o", tmp_path / "stream", "--json"))
+    results = json.loads(vrex("papers", "stream", out, "--policy", "resv", "-o", tmp_path / "stream", "--json"))
     assert results["layers"] == [0, 1]
     assert results["policies"]["resv"]["frame"]["error"] is not None
     options = ("--preset", "tiny", "--queries", 1, "--json")

@@ -8,9 +8,10 @@ import pytest
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
-from openvrex.golden.policies.registry import POLICIES, override
+from openvrex.golden.policies.registry import override
 from openvrex.golden.policies.store import DEVICE, HOST
 from openvrex.golden.retrieval import kv4
+from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.check.verify_command import FIXTURE
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,9 @@ from openvrex.golden.policies.ledger import Ledger, PolicyError
 from openvrex.golden.policies.light_attention import Selected, attention, bf16, by_kv_head, turn_keys
 from openvrex.golden.policies.policy import Plan, Policy
 from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
-from openvrex.golden.policies.registry import POLICIES, Entry, entry, override
+from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.store import runs
+from openvrex.papers.policies.registry import POLICIES, entry
 from openvrex.scripts.check.verify_command import FIXTURE
 
 from tb.tests.golden.inputs.test_trace import small_weights

@@ -1,0 +1,88 @@
+"""The figures command on a synthetic trace: its table is right where the answer is known."""
+
+import json
+
+import numpy as np
+import pytest
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.papers.commands import measure_command
+from openvrex.scripts.main import app
+from typer.testing import CliRunner
+
+
+def trace(values=True, queries=60):
+    """Ten frames of six tokens; keys of two kinds, queries that look for one of them."""
+    rng = np.random.default_rng(1)
+    kind = np.arange(60) % 2
+    base = 4 * rng.standard_normal((2, 1, 2, 16))
+    k = to_bf16(base[kind, 0] + 0.05 * rng.standard_normal((60, 2, 16)))[None]
+    q = to_bf16(np.repeat(base[0], 2, axis=1) + 0.05 * rng.standard_normal((60, 4, 16)))[None]
+    return Trace(
+        layers=(3,),
+        k=k,
+        q=q[:, 60 - queries :],
+        v=to_bf16(rng.standard_normal(k.shape)) if values else None,
+        offsets=np.arange(0, 61, 6).astype(np.int32),
+        stages=np.ones(10, np.uint8),
+        provenance={},
+    )
+
+
+def test_selective_queries_fetch_their_own_kind():
+    (row,) = measure_command.measure(trace(), 0, ReSVParams(recent=6, sinks=0))
+    assert (row["layer"], row["stage"], row["blocks"], row["clusters"]) == (3, "frame", 9, 2)
+    assert row["tokens_per_cluster"] == 30
+    assert row["fetched_of_cached"] == row["fetched_of_offloaded"] == row["visited"] == 0.5
+    assert row["buckets_row"] == row["buckets_fetched"] == 1
+    assert row["error"] < 0.01
+    assert abs(row["error"] - row["error_topk"]) < 0.01
+    assert row["error_window"] > 0.3
+
+
+def test_everything_selected_has_no_error():
+    (row,) = measure_command.measure(trace(), 0, ReSVParams(recent=6, ratio_q16=65536))
+    assert row["fetched_of_offloaded"] == 1
+    assert row["error"] == row["error_topk"] == 0
+
+
+def test_nothing_offloaded_and_no_values():
+    (row,) = measure_command.measure(trace(), 0, ReSVParams(recent=100))
+    assert row["blocks"] == 0
+    assert row["fetched_of_cached"] is None
+    (row,) = measure_command.measure(trace(values=False), 0, ReSVParams(recent=6))
+    assert row["error"] is None
+    assert row["visited"] == 0.5
+    with pytest.raises(TraceError, match="more --queries"):
+        measure_command.measure(trace(queries=2), 0, ReSVParams())
+
+
+@pytest.fixture
+def run():
+    return lambda *args: CliRunner().invoke(app, ["papers", "measure", *map(str, args)])
+
+
+def test_command(run, tmp_path):
+    trace().save(tmp_path / "t.safetensors")
+    done = run(tmp_path / "t.safetensors", "--recent", 6, "--json", "--every", 3)
+    assert done.exit_code == 0
+    (row,) = json.loads(done.stdout)
+    assert (row["trace"], row["blocks"], set(row) >= set(measure_command.COLUMNS)) == ("t.safetensors", 3, True)
+    assert run(tmp_path / "t.safetensors").exit_code == 0
+    for bad in (["no.safetensors"], [tmp_path / "t.safetensors", "--scope", "token"], [tmp_path, "--every", "0"]):
+        done = run(*bad)
+        assert done.exit_code == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_verdict_counts_layers():
+    def row(layer, stage, error, topk, window):
+        return {"layer": layer, "stage": stage, "error": error, "error_topk": topk, "error_window": window}
+
+    rows = [row(0, "frame", 0.01, 0.02, 0.03), row(7, "frame", 0.5, 0.25, 0.4), row(7, "generation", 1.0, 0.0, 2.0)]
+    said = measure_command.verdict(rows)
+    assert "above top-k's in 1 of 2 layers (layer 7: 50.00 against 25.00 %), and below" in said
+    assert "recent window alone in 1 of 2." in said
+    assert "in 0 of 1 layers, and" in measure_command.verdict(rows[:1])
+    assert not measure_command.verdict([row(0, "frame", None, None, None)])
