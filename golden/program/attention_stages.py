@@ -18,15 +18,13 @@ from openvrex.golden.program.layer_stages import (
     FREE,
     FULL,
     IMMEDIATE,
-    NEVER,
     QUERIES,
     SCALAR,
     STREAM,
     Compiler,
-    semaphores,
 )
-from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, op, repeat
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.loop_rolling import POINTERS, Op, op
+from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm, reciprocal, scaled
 
 if TYPE_CHECKING:
     from openvrex.golden.program.layer_compiler import LayerPlan
@@ -110,27 +108,18 @@ class AttentionCompiler(Compiler):
         team, pair = self.plan.team, 2 * self.fmt.lanes
         rest, some = POINTERS[:2]  # entries from the next own pair on; whether there is something to do
         every = team.members * pair
-        turn = (
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=rest, unit="pair"),
-            Loop((add(register, register, pair), add(rest, rest, -every)), (), register=some),
-        )
-        rounds = max(1, team.share(start, -(-most // pair)))
-        self.items += [
-            add(rest, register, -team.ahead(start) * pair),
-            op(Opcode.SET, to=register),
-            Loop(turn, (), count=rounds),
-            # Of the last own pair take away what it lacks: rest is above zero if it lacks nothing.
-            add(rest, rest, every - pair),
-            op(Opcode.SET, to=some, imm=1),
-            Loop((op(Opcode.SET, to=some),), (), register=rest, unit="pair"),
-            add(rest, rest, pair),
-            Loop(
-                (add(register, register, -pair), Loop((add(register, register, 1),), (), register=rest)),
-                (),
-                register=some,
-            ),
-        ]
+        self.items += [add(rest, register, -team.ahead(start) * pair), op(Opcode.SET, to=register)]
+        with self.loop(count=max(1, team.share(start, -(-most // pair)))):
+            with self.when(self.above_zero(rest, "pair", to=some)):
+                self.items += [add(register, register, pair), add(rest, rest, -every)]
+        # Of the last own pair take away what it lacks: rest is above zero if it lacks nothing.
+        self.items.append(add(rest, rest, every - pair))
+        self.above_zero(rest, "pair", yes=0, to=some)
+        self.items.append(add(rest, rest, pair))
+        with self.when(some):
+            self.items.append(add(register, register, -pair))
+            with self.loop(rest):
+                self.items.append(add(register, register, 1))
 
     def count(self) -> None:
         """Compute TAIL, PARTS and LEFT from ENTRIES. The sequencer only adds; a LOOP divides by the size of a word.
@@ -140,13 +129,13 @@ class AttentionCompiler(Compiler):
         n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
         if self.plan.team.members > 1:
             self.deal(Register.ENTRIES, self.shape.recent // (2 * n), self.shape.entries)
-        self.items += [
-            # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
-            add(last, Register.ENTRIES, n),
-            Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
-            add(tail, 0, 0),
-            Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
-        ]
+        # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
+        self.items.append(add(last, Register.ENTRIES, n))
+        with self.loop(Register.ENTRIES, unit="unit"):
+            self.items.append(add(last, last, -n))
+        self.items.append(add(tail, 0, 0))
+        with self.loop(last):
+            self.items.append(add(tail, tail, 2 * self.fmt.word_bytes))
         if self.plan.part:
             self.count_parts(Register.ENTRIES, self.shape.entries, self.plan.part * n, 0)
 
@@ -154,18 +143,17 @@ class AttentionCompiler(Compiler):
         """PARTS = parts of `size` among the numbers in a register, at most `most`; LEFT = the rest, `least` or more."""
         last, more, parts, left = POINTERS[0], POINTERS[1], Register.PARTS, Register.LEFT
         # One round for each part that there may be: if LEFT holds a whole part, take it away and count it.
-        turn = (
-            add(last, left, 1 - least - size),
-            add(more, 0, 0),
-            Loop((add(more, 0, 1),), (), register=last, unit="unit"),
-            Loop((add(left, left, -size), add(parts, parts, 1)), (), register=more),
-        )
-        rounds = (most - least) // size
-        self.items += [add(left, numbers, 0), add(parts, 0, 0), Loop(turn, (), count=rounds)]
+        self.items += [add(left, numbers, 0), add(parts, 0, 0)]
+        with self.loop(count=(most - least) // size):
+            self.items += [add(last, left, 1 - least - size), add(more, 0, 0)]
+            with self.loop(last, unit="unit"):
+                self.items.append(add(more, 0, 1))
+            with self.when(more):
+                self.items += [add(left, left, -size), add(parts, parts, 1)]
 
     def signal_queries(self) -> None:
         """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""
-        self._emit(Opcode.MUL, len=Register.REST, add=NEVER, **semaphores((), (QUERIES,)))
+        self.fence(Opcode.MUL, signal=(QUERIES,))
 
     def tiles(self, step: Callable[[int], None]) -> None:
         """Call `step` for every tile of entries: those of the ring, then those behind it."""
@@ -186,17 +174,12 @@ class AttentionCompiler(Compiler):
 
         The register holds the number of their entries.
         """
-        before = self.items
-        bodies: list[list[Item]] = []
-        for k in range(2):
-            self.items = []
+        for k in self.rounds(register, "pair"):
             for i in range(2):
                 step(first + apart * k + i)
-            bodies.append(self.items)
-        self.items = [*before, repeat(register, "pair", bodies[0], bodies[1])]
 
     def softmax(self) -> None:
-        """Softmax of every row of scores, as `vector_programs.softmax`, with an additive mask in bank C."""
+        """Softmax of every row of scores, with an additive mask in bank C."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
         team = p.team
         near = p.near // n
@@ -272,19 +255,12 @@ class AttentionCompiler(Compiler):
         n, near, words = self.fmt.lanes, self.plan.near // self.fmt.lanes, self.plan.part
         if near:
             part(at, near, 0)
-        before = self.items
-        bodies: list[list[Item]] = []
-        ends: list[list[Item]] = []
-        left: dict[str, int] = {"len": int(Register.LEFT), "pair": 1}
-        for k in range(2):
-            first = at + (near + k * words) * n
-            self.items = []
-            part(first, words, None)
-            bodies.append(self.items)
-            self.items = []
-            part(first, left, self.plan.masks + near)
-            ends.append(self.items)
-        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
+
+        def rest(k: int) -> None:
+            part(at + (near + k * words) * n, {"len": int(Register.LEFT), "pair": 1}, self.plan.masks + near)
+
+        for k in self.rounds(Register.PARTS, behind=rest):
+            part(at + (near + k * words) * n, words, None)
 
     def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
         """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
@@ -300,11 +276,10 @@ class AttentionCompiler(Compiler):
 
     def exponentials(self, size: int | dict, to: int) -> None:
         """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
-        less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
-        self.vector(size, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=to)
+        exponentials(self, Row(0, size), Scalar(TOP), reduce=Reduce.SUM, scalar_d=to)
 
     def reciprocal(self) -> None:
-        """INVERSE = 1 / TOTAL, with the steps of `vector_programs.reciprocal`.
+        """INVERSE = 1 / TOTAL.
 
         In a team TOTAL may be 0, which becomes 1 here. A row with an entry has a sum of 1 at least.
         """
@@ -312,15 +287,14 @@ class AttentionCompiler(Compiler):
         if self.plan.team.members > 1:
             of = INVERTED
             self.scalar(INVERTED, op=VectorOp.MAX, scalar_a=TOTAL, imm_c=ONE)
-        self.scalar(INVERSE, scalar_a=of, post=Post.RECIPROCAL)
-        self.scalar(PART, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
-        self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
+        inverse = Scalar(INVERSE)
+        reciprocal(self, Scalar(of), inverse, Scalar(PART), inverse)
 
     def shares(self, row: int, at: int, size: int | dict) -> None:
         """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
         out = self.plan["probabilities"]
         at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
-        self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
+        scaled(self, Row(0, size), Scalar(INVERSE), Row(0, size, Bank.B), Post.ROUND)
         self.out(size)
         if isinstance(size, int):
             self.store(out, at, 1, size, 0)
@@ -333,19 +307,13 @@ class AttentionCompiler(Compiler):
         It is zeros for the full tiles, then the word of the last tile, then the word of an empty tile, which completes
         a pair.
         """
-        p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        p, n = self.plan, self.fmt.lanes
         entries = int(Register.LEFT if p.part else Register.ENTRIES)
-        outer, self.items = self.items, []
-        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
-        self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
-        at = (p.masks + p.near // n) % self.fmt.depth
-        self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=entries, unit="unit"),
-            Loop(tuple(self.items), (0, 0), register=some),
-        ]
+        with self.when(self.above_zero(entries)):
+            self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
+            self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
+            at = (p.masks + p.near // n) % self.fmt.depth
+            self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
 
     def values(self) -> None:
         """Multiply probabilities, `batch` rows at a time, by one tile of values a step; LOAD transposes the values."""

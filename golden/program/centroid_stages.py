@@ -27,14 +27,13 @@ from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
-from openvrex.golden.arithmetic.vector import SCALARS, Bank, Post, Reduce
-from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.arithmetic.vector import SCALARS, Bank, Reduce
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
 from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from openvrex.golden.program.recipes import Row, Scalar, first_of, imm
 from openvrex.golden.program.stage_plan import Plan
-from openvrex.golden.program.vector_programs import imm
 
 
 class CentroidCompiler(Compiler):
@@ -60,12 +59,8 @@ class CentroidCompiler(Compiler):
                 self.load(p["scores"], (first + k) * words * n, 1, words, 0, LoadTo.VECTOR)
                 top: dict[str, int] = {"reduce": Reduce.MAX, "scalar_d": 2 * k}
                 self.vector(words, Queue.LOAD, a=STREAM, wide=1, c=BANK, write=Bank.A, addr_d=k * words, **top)
-            for k in some:
-                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": 2 * k, "negate_c": 1}
-                self.vector(words, **less, post=Post.RECIPROCAL, write=Bank.A, addr_d=k * words)
-            for k in some:
-                number = {"a": BANK, "addr_a": k * words, "c": BANK, "addr_c": words}
-                self.vector(words, op=VectorOp.MIN, **number, reduce=Reduce.MAX, scalar_d=2 * k + 1)
+            tops, found = [Scalar(2 * k) for k in some], [Scalar(2 * k + 1) for k in some]
+            first_of(self, [Row(k * words, words, Bank.A) for k in some], tops, words, found)
             for k in some:
                 self.vector(a=SCALAR, scalar_a=2 * k, write=Bank.C, addr_d=out + 2 * k + 1)
             for k in some:

@@ -36,8 +36,20 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, divisors
 from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
-from openvrex.golden.program.loop_rolling import Item, repeat
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import (
+    Row,
+    Scalar,
+    exponentials,
+    first_of,
+    imm,
+    integer,
+    inverse_root,
+    put,
+    scaled,
+    split_reciprocal,
+    squared_length,
+    times,
+)
 from openvrex.golden.program.window_plan import WindowCompiler
 from openvrex.golden.retrieval.centroids import EPSILON
 
@@ -96,13 +108,8 @@ class ClusterCompiler(WindowCompiler):
 
     def rows(self, body: Callable[[int], None]) -> None:
         """Call `body` for each row of a loop; the register ROWS counts them."""
-        before = self.items
-        rounds: list[list[Item]] = []
-        for k in range(2):
-            self.items = []
+        for k in self.rounds(ROWS):
             body(k)
-            rounds.append(self.items)
-        self.items = [*before, repeat(ROWS, "", rounds[0], rounds[1])]
 
     def take(self, array: Array, at: int, words: int, write: int, to: int = 0, **fields: int) -> None:
         """Load `words` adjacent words and write them to banks from word `to`."""
@@ -125,18 +132,13 @@ class ClusterCompiler(WindowCompiler):
 
     def length(self, words: int, to: int) -> None:
         """Scalar `to` = the squared length of the row in banks A and B."""
-        self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+        squared_length(self, Row(0, words), Scalar(to))
 
     def divide(self, words: int, count: int, post: int, write: int) -> None:
         """The row of FP32 sums in bank A by scalar `count`, as `centroids.divided`. Uses scalars 9 to 12 and bank C."""
-        g, f, h, low = range(9, 13)
-        self.scalar(g, scalar_a=count, post=Post.RECIPROCAL)
-        self.scalar(f, scalar_a=count, negate_a=1, b=SCALAR, scalar_b=g, imm_c=ONE)
-        self.scalar(f, scalar_a=f, b=SCALAR, scalar_b=g, c=SCALAR, scalar_c=g)
-        self.scalar(h, scalar_a=f, post=Post.ROUND)
-        self.scalar(low, scalar_a=f, c=SCALAR, scalar_c=h, negate_c=1, post=Post.ROUND)
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=low, write=Bank.C)
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=h, c=BANK, post=post, write=write)
+        first, rest, high, low = (Scalar(k) for k in range(9, 13))
+        split_reciprocal(self, Scalar(count), first, rest, high, low)
+        times(self, Row(0, words), high, low, Row(0, words, Bank.C), Row(0, words, write), post=post)
 
     def against(self, rows: Array, centre: Array, put: Callable[[int, int], None]) -> None:
         """Multiply the members' directions `rows` by a centre; each product fills a word.
@@ -173,10 +175,7 @@ class ClusterCompiler(WindowCompiler):
         numbers : the word of bank C from which N less each place stands
         """
         self.vector(words, a=BANK, reduce=Reduce.MAX, scalar_d=top)
-        less = {"c": SCALAR, "scalar_c": top, "negate_c": 1}
-        self.vector(words, a=BANK, **less, post=Post.RECIPROCAL, write=Bank.A)
-        place = {"a": BANK, "c": BANK, "addr_c": numbers}
-        self.vector(words, op=VectorOp.MIN, **place, reduce=Reduce.MAX, scalar_d=number)
+        first_of(self, [Row(0, words, Bank.A)], [Scalar(top)], numbers, [Scalar(number)])
 
     def zeros(self, words: int) -> None:
         """A and B = 1 where an integer in bank A is 0, else 0."""
@@ -202,6 +201,13 @@ class ClusterCompiler(WindowCompiler):
         """Scalar `to` = less half of scalar `of`."""
         self.scalar(to, scalar_a=of, imm_b=imm(-0.5))
 
+    def give_half(self, to: Array) -> None:
+        """Store less half the squared length of the direction in banks A and B. Uses scalar 0."""
+        self.length(self.words, 0)
+        self.halved(0, 0)
+        self.spread(0, 0)
+        self.give(to, 0, 1)
+
     # Steps
 
     def copy(self) -> None:
@@ -218,22 +224,18 @@ class ClusterCompiler(WindowCompiler):
     def directions(self, array: Array, norms: Array | None) -> None:
         """Directions of the keys of ROWS adjacent entries from SRC on, to an array from DST on; and their norms."""
         s, width, words = self.shape, self.plan.width, self.words
-        square, root, half, r, q = range(5)
+        square, root, half, r, q = (Scalar(k) for k in range(5))
 
         def row(k: int) -> None:
             self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.B)
-            self.length(words, square)
-            self.scalar(square, scalar_a=square, imm_c=imm(float(EPSILON)))
-            self.scalar(root, scalar_a=square, post=Post.RSQRT)
-            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
-            self.scalar(r, scalar_a=square, b=SCALAR, scalar_b=root)
-            self.scalar(r, scalar_a=r, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
-            self.scalar(r, scalar_a=r, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
-            self.vector(words, a=SCALAR, scalar_a=r, b=BANK, post=Post.ROUND, write=Bank.A | Bank.B)
+            squared_length(self, Row(0, words), square)
+            put(self, square, **square.of("a"), imm_c=imm(float(EPSILON)))
+            inverse_root(self, square, root, half, r, r)
+            scaled(self, Row(0, words), r, Row(0, words, Bank.A | Bank.B), Post.ROUND)
             self.give(array, k * width, words)
             if norms is not None:
-                self.length(words, q)
-                self.spread(q, 0)
+                self.length(words, q.number)
+                self.spread(q.number, 0)
                 self.give(norms, k * self.fmt.lanes, 1)
 
         self.rows(row)
@@ -370,19 +372,13 @@ class ClusterCompiler(WindowCompiler):
         self.divide(self.words, COUNT, Post.ROUND, Bank.A | Bank.B)
         self.give(to, at, self.words)
         if minus_half is not None:
-            self.length(self.words, 0)
-            self.halved(0, 0)
-            self.spread(0, 0)
-            self.give(minus_half, 0, 1)
+            self.give_half(minus_half)
 
     def centre(self, of: Array, to: Array, minus_half: Array) -> None:
         """Make the member `of` the centre `to`; less half its squared length goes to `minus_half`."""
         self.take(of, 0, self.words, Bank.A | Bank.B)
         self.give(to, 0, self.words)
-        self.length(self.words, 0)
-        self.halved(0, 0)
-        self.spread(0, 0)
-        self.give(minus_half, 0, 1)
+        self.give_half(minus_half)
 
     def seed(self, first: int, of: Array, to: Array, minus_half: Array) -> None:
         """Find the member farthest from a centre, or from all seeds so far.
@@ -506,8 +502,7 @@ class ClusterCompiler(WindowCompiler):
             for r in range(many):
                 self.load(p["q"], (g * many + r) * head, 1, words, 0, LoadTo.VECTOR)
                 self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
-            low = {"imm_a": imm(many & ~0xFF), "imm_c": imm(many & 0xFF)}
-            self.vector(a=IMMEDIATE, **low, reduce=Reduce.LAST, scalar_d=0, keep=0)
+            integer(self, many, Scalar(0))
             self.divide(words, 0, Post.ROUND, Bank.B)
             self.give(p["query"], g * head, words)
 
@@ -524,6 +519,5 @@ class ClusterCompiler(WindowCompiler):
             scaled = {"imm_b": imm(p.rank_scale), "c": BANK, "addr_c": tile}
             self.vector(a=STREAM, wide=1, **scaled, write=Bank.A, addr_d=tile)
         self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=0)
-        less = {"a": BANK, "c": SCALAR, "scalar_c": 0, "negate_c": 1}
-        self.vector(tiles, **less, post=Post.EXP, code=1, write=Bank.B)
+        exponentials(self, Row(0, tiles), Scalar(0), code=1)
         self.give(out, 0, tiles)

@@ -48,15 +48,13 @@ from openvrex.golden.program.layer_stages import (
     FREE,
     FULL,
     IMMEDIATE,
-    NEVER,
-    SCALAR,
     STREAM,
     semaphores,
 )
-from openvrex.golden.program.loop_rolling import POINTERS, Loop, addresses, op, roll
+from openvrex.golden.program.loop_rolling import op
+from openvrex.golden.program.recipes import Row, Scalar, imm, mean
 from openvrex.golden.program.score_stages import LEVEL, ScoreCompiler
 from openvrex.golden.program.sequencer_model import register_values
-from openvrex.golden.program.vector_programs import imm
 
 # Register that the program uses, free as there is no `append`: address of a cluster's row.
 ROW = Register.SLOT
@@ -137,23 +135,17 @@ class CoreCompiler(ScoreCompiler):
         Thresholds come from memory to the end of the `many` words of bank C. The first pass of a context, which has no
         cluster yet, overwrites them there by its own, and stores these.
         """
-        p, at, some = self.plan, many - tiles, POINTERS[0]
+        p, at = self.plan, many - tiles
         self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
         self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
         self.level(self.context())
-        outer, self.items = self.items, []
-        mean: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
-        self.vector(tiles, **mean)
-        if at:  # a token's words add to those of the token before
-            self.vector(at, **mean, addr_a=tiles, c=BANK, addr_d=tiles)
-        self.out(tiles, True, at)
-        self.store(p["thresholds"], 0, 1, tiles, 0)
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=some, imm=1),
-            Loop((op(Opcode.SET, to=some),), (), register=LEVEL, unit="unit"),
-            Loop(tuple(self.items), (0,), register=some),
-        ]
+        with self.when(self.above_zero(LEVEL, yes=0)):
+            part: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
+            self.vector(tiles, **part)
+            if at:  # a token's words add to those of the token before
+                self.vector(at, **part, addr_a=tiles, c=BANK, addr_d=tiles)
+            self.out(tiles, True, at)
+            self.store(p["thresholds"], 0, 1, tiles, 0)
         less = {"c": BANK, "addr_c": at, "span_c": tiles.bit_length() - 1, "negate_c": 1}
         self.vector(many, a=BANK, **less, post=Post.ROUND, write=Bank.B)
 
@@ -181,16 +173,16 @@ class CoreCompiler(ScoreCompiler):
         p = self.plan
         if p.retrieval.fetched and not p.given:
             self.entries_are(ROW)
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (ROTATED, SUMMED)))
-        self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((ROTATED,), ()))
+        self.fence(Opcode.STORE, signal=(ROTATED, SUMMED))
+        self.fence(Opcode.RETRIEVE, wait=(ROTATED,))
         at_once = self.shape.tokens // p.turns
         for turn in range(p.turns):
             self.product(p["norm1"], p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
             for t in range(turn * at_once, (turn + 1) * at_once):
                 self.join(t)
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((SUMMED,), ()))
+        self.fence(Opcode.LOAD, wait=(SUMMED,))
         if p.retrieval.fetched:
-            self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((), (PLACED,)))
+            self.fence(Opcode.RETRIEVE, signal=(PLACED,))
         else:
             switch = {"action": Retrieve.SWITCH, **self.context()}
             self._emit(Opcode.RETRIEVE, **switch, **semaphores((), (PLACED, SWITCHED)))
@@ -210,7 +202,7 @@ class CoreCompiler(ScoreCompiler):
         words, entry = p.key_words, s.entry * 2
         row = Array("row", 0, (p.pitch // 4,), np.float32, ROW)
         mean_at, count = words + 1, words  # words of the banks that hold them
-        whole, inverse, low, high = range(4)
+        whole, inverse, low, high = (Scalar(k) for k in range(4))
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)
@@ -220,25 +212,13 @@ class CoreCompiler(ScoreCompiler):
         self.load(p["fresh"], t * s.entry, 1, words, 0, LoadTo.VECTOR)
         self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
         one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
-        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole)
+        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole.number)
         self.out(words + 1, True)
         self.store(row, 0, 1, words + 1, 0)
-        # The steps of `vector_programs.cluster_mean`, with the count from memory.
-        self.scalar(inverse, scalar_a=whole, post=Post.RECIPROCAL)
-        self.scalar(low, scalar_a=whole, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
-        self.scalar(inverse, scalar_a=low, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
-        self.scalar(high, scalar_a=inverse, post=Post.ROUND)
-        self.scalar(low, scalar_a=inverse, c=SCALAR, scalar_c=high, negate_c=1, post=Post.ROUND)
-        to = {"addr_d": mean_at}
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=high, post=Post.ROUND, write=Bank.B | Bank.C, **to)
-        rest = {"a": SCALAR, "scalar_a": whole, "negate_a": 1, "b": BANK, "addr_b": mean_at, "c": BANK}
-        self.vector(words, **rest, write=Bank.A, **to)
-        part = {"a": BANK, "addr_a": mean_at, "b": SCALAR, "c": BANK, "addr_c": mean_at}
-        self.vector(words, **part, scalar_b=low, write=Bank.C, **to)
-        self.vector(words, **part, scalar_b=high, post=Post.ROUND, write=Bank.B, **to)
+        mean(self, Row(0, words), whole, inverse, low, high, mean_at)
         self.out(words, at=mean_at)
-        mean = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
-        self.store(mean, 0, 1, words, 0, **semaphores((), (SUMMED,)))
+        means = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
+        self.store(means, 0, 1, words, 0, **semaphores((), (SUMMED,)))
 
     def rank(self, q: Array, means: Array) -> None:
         """Multiply queries `q` by the means of the core's clusters; FP32 scores go to `ranks`."""
@@ -261,24 +241,16 @@ class CoreCompiler(ScoreCompiler):
 
     def select(self) -> None:
         """Choose clusters by their scores and fetch their entries behind the ring."""
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((SWITCHED,), ()))
+        self.fence(Opcode.STORE, wait=(SWITCHED,))
         self.choose()
         self.fetch(self.plan["behind"], Register.ENTRIES, (FETCHED,))
 
     def select_ahead(self) -> None:
         """Choose and fetch for the next layer, if it has a cluster. The next program waits for these entries."""
-        p, some = self.plan, POINTERS[0]
-        outer, self.items = self.items, []
-        self.choose()
-        self.fetch(p.ahead("behind"), ROW)
-        body = tuple(roll(self.items))
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=ROW),
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=LEVEL, unit="unit"),
-            Loop(body, (0,) * len(addresses(body)), register=some),
-        ]
+        self._emit(Opcode.SET, to=ROW)
+        with self.when(self.above_zero(LEVEL)):
+            self.choose()
+            self.fetch(self.plan.ahead("behind"), ROW)
 
     def fetch(self, to: Array, register: int, signal=()) -> None:
         """FETCH the chosen entries behind the sinks of array `to`; their number goes to a register."""
@@ -289,7 +261,7 @@ class CoreCompiler(ScoreCompiler):
     def resident(self) -> None:
         """Multiply queries by the keys of the ring, once all tokens are placed."""
         p = self.plan
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((PLACED,), ()))
+        self.fence(Opcode.LOAD, wait=(PLACED,))
         self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
 
     def scores(self) -> None:

@@ -4,24 +4,25 @@ Each stage is a method of `Compiler` that appends instructions with their final 
 where a register gives the number of rounds; `golden.program.loop_rolling` finds all other loops.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce, Source, Swap
+from openvrex.golden.arithmetic.vector import Bank, Format, Post, Reduce, Swap
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo, vector
 from openvrex.golden.program.layer_memory import Array, Register, Tiling, divisors
-from openvrex.golden.program.loop_rolling import Item, Op, op
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Words, root_mean_square, rotate
 
 if TYPE_CHECKING:
     from openvrex.golden.program.stage_plan import Plan
 
-BANK, STREAM, SCALAR, IMMEDIATE = Source
+__all__ = ["BANK", "IMMEDIATE", "SCALAR", "STREAM", "Compiler"]
+
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)
 # Added to a small register it gives a negative count, so that the instruction only waits and signals.
@@ -45,6 +46,57 @@ class Compiler:
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+
+    # Control flow
+
+    @contextmanager
+    def block(self) -> Iterator[list[Item]]:
+        """Collect what is written inside, instead of adding it to the program."""
+        outer, self.items = self.items, []
+        try:
+            yield self.items
+        finally:
+            self.items = outer
+
+    @contextmanager
+    def loop(self, register: int = 0, count: int = 0, unit: str = "") -> Iterator[None]:
+        """What is written inside runs as often as the register or `count` says, each time at the same addresses."""
+        with self.block() as body:
+            yield
+        items = tuple(roll(body))
+        self.items.append(Loop(items, (0,) * len(addresses(items)), count, register, unit))
+
+    def when(self, register: int) -> AbstractContextManager[None]:
+        """What is written inside runs if the register holds 1, and does not if it holds 0."""
+        return self.loop(register)
+
+    def above_zero(self, register: int, unit: str = "unit", yes: int = 1, to: int = POINTERS[0]) -> int:
+        """Register `to` = `yes` if another is above 0, where it counts `unit`, else 1 - `yes`. Returns `to`."""
+        self.items.append(op(Opcode.SET, to=to, imm=1 - yes))
+        with self.loop(register, unit=unit):
+            self._emit(Opcode.SET, to=to, imm=yes)
+        return to
+
+    def rounds(self, register: int, unit: str = "", behind: Callable[[int], None] | None = None) -> Iterator[int]:
+        """The rounds of a loop that the register counts, to be written twice: their addresses tell how each moves.
+
+        behind : writes what follows the loop if it runs no round, and if it runs one
+        """
+        bodies: list[list[Item]] = []
+        ends: list[list[Item]] = []
+        for k in range(2):
+            with self.block() as body:
+                yield k
+            with self.block() as end:
+                if behind:
+                    behind(k)
+            bodies.append(body)
+            ends.append(end)
+        self.items.append(repeat(register, unit, bodies[0], bodies[1], ends))
+
+    def fence(self, engine: Opcode, wait: tuple[int, ...] = (), signal: tuple[int, ...] = ()) -> None:
+        """Make an engine wait for semaphores before what follows, and signal others once all before is done."""
+        self._emit(engine, len=Register.REST, add=NEVER, **semaphores(wait, signal))
 
     # Instructions
 
@@ -88,9 +140,7 @@ class Compiler:
             | more,
         )
 
-    def vector(
-        self, words: int | dict[str, int] = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int
-    ) -> None:
+    def vector(self, words: Words = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int) -> None:
         """VECTOR on `words` words; a dict instead holds the fields `len`, `add`, `pair` that count them.
 
         Lanes of the last word above `keep` take no part in a reduction.
@@ -100,7 +150,7 @@ class Compiler:
         keep = self.fmt.lanes - 1 if keep is None else keep
         self.items.append(vector_item(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
 
-    def out(self, words: int | dict[str, int], wide: bool = False, at: int = 0, **more: int) -> None:
+    def out(self, words: Words, wide: bool = False, at: int = 0, **more: int) -> None:
         """Put words of bank C (`wide`) or B, from word `at`, on the VPE's output."""
         form = Format.WIDE if wide else Format.HALF
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
@@ -111,11 +161,11 @@ class Compiler:
 
     def begin(self) -> None:
         """Make the following LOADs wait until the stage before is in memory."""
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((STORED,), ()))
+        self.fence(Opcode.LOAD, wait=(STORED,))
 
     def end(self) -> None:
         """Signal once all STOREs so far are in memory."""
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (STORED,)))
+        self.fence(Opcode.STORE, signal=(STORED,))
 
     def turn(self) -> tuple[int, int]:
         """Take turns between the halves; the first words in W and X of the half for the next step."""
@@ -141,28 +191,16 @@ class Compiler:
     # Stages
 
     def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None) -> None:
-        """RMSNorm of every token, as `vector_programs.rms_norm`; the weight comes from memory for each token.
+        """RMSNorm of every token; the weight comes from memory for each token.
 
         scaled : where the numbers go, too, as they are before the weight, rounded
         """
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
-        mean, root, half, rest = range(4)
-        nth = np.float32(1 / length)
-        high = float(to_bf16(np.array(nth)))
-        low = float(nth) - high
         for t in range(self.shape.tokens):
             self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
             self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
-            self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=rest)
-            self.scalar(mean, scalar_a=rest, imm_b=imm(low), imm_c=imm(self.shape.epsilon))
-            self.scalar(mean, scalar_a=rest, imm_b=imm(high), c=SCALAR, scalar_c=mean)
-            self.scalar(root, scalar_a=mean, post=Post.RSQRT)
-            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
-            self.scalar(rest, scalar_a=mean, b=SCALAR, scalar_b=root)
-            self.scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
-            self.scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
-            self.vector(words, a=SCALAR, scalar_a=root, b=BANK, write=Bank.A)
+            root_mean_square(self, Row(0, words), length, self.shape.epsilon)
             if scaled:
                 self.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
                 self.out(words)
@@ -322,18 +360,7 @@ class Compiler:
             for h in heads:
                 self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
-                self.vector(words, a=BANK, b=BANK, write=Bank.C)
-                self.vector(
-                    words,
-                    a=BANK,
-                    addr_a=words,
-                    b=BANK,
-                    swap=Swap.HALF + period.bit_length() - 1,
-                    c=BANK,
-                    post=Post.ROUND,
-                    write=Bank.B,
-                    addr_d=words,
-                )
+                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, words)
                 self.out(words, at=words)
                 array, at, apart = place(h, first)
                 self.store(array, at, at_once, period, apart, **store or {})

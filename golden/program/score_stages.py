@@ -7,14 +7,13 @@ longer one in parts each time.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from openvrex.golden.arithmetic.vector import Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, vector_item
-from openvrex.golden.program.loop_rolling import Item, repeat
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.layer_stages import IMMEDIATE, SCALAR, STREAM
+from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm
 
 if TYPE_CHECKING:
     from openvrex.golden.program.core_compiler import CorePlan
@@ -44,18 +43,18 @@ class ScoreCompiler(AttentionCompiler):
         ranks, size = p["ranks"], p["ranks"].shape[-1]
         words = size // n
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
+        row, queue = {"len": int(LEVEL)}, {"source": int(Queue.LOAD), "keep": 0}  # one number for each cluster
         for first in range(0, rows, at_once):
             some = range(at_once)
             for k in some:
                 self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
                 most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
-                self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
+                self.vector(row, **queue, a=STREAM, wide=1, imm_b=imm(p.scale), **most)
             for k in some:
-                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
-                self.row_vector(**less, post=Post.EXP, code=1, write=Bank.B, addr_d=k * words)
+                exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
             for k in some:
                 for _ in range(p.retrieval.readings):
-                    self.row_vector(op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                    self.vector(row, **queue, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
                     self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, last: bool) -> None:
@@ -68,8 +67,7 @@ class ScoreCompiler(AttentionCompiler):
 
         def send(at: int, size: int | dict[str, int]) -> None:
             self.part_of_row(at, size)
-            less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
-            self.vector(size, **less, post=Post.EXP, code=1, write=Bank.B)
+            exponentials(self, Row(0, size), Scalar(TOP), code=1)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
 
@@ -90,17 +88,6 @@ class ScoreCompiler(AttentionCompiler):
 
         `part` takes the first number, and the words or the field that counts them.
         """
-        before, words = self.items, self.fmt.depth
-        bodies: list[list[Item]] = []
-        ends: list[list[Item]] = []
-        for k in range(2):
-            for items, size in ((bodies, words), (ends, {"len": int(Register.LEFT)})):
-                self.items = []
-                part(at + k * words * self.fmt.lanes, size)
-                items.append(self.items)
-        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
-
-    def row_vector(self, **fields: int) -> None:
-        """VECTOR on a row with one number for each cluster; LEVEL counts them."""
-        header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
-        self.items.append(vector_item(header, **{k: int(v) for k, v in fields.items()}))
+        words, n = self.fmt.depth, self.fmt.lanes
+        for k in self.rounds(Register.PARTS, behind=lambda k: part(at + k * words * n, {"len": int(Register.LEFT)})):
+            part(at + k * words * n, words)

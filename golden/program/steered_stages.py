@@ -24,6 +24,7 @@ from openvrex.golden.program.cluster_stages import (
     GO,
     HUGE,
     PAIR,
+    ROWS,
     SEEDED,
     SRC,
     TAKE,
@@ -34,8 +35,7 @@ from openvrex.golden.program.cluster_stages import (
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Array
 from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
-from openvrex.golden.program.loop_rolling import Loop, roll
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import imm
 from openvrex.golden.retrieval.centroids import ROUNDS
 
 SET = 4  # semaphore: the registers are set
@@ -53,14 +53,6 @@ def factors(size: int) -> tuple[int, int]:
 
 class SteeredCompiler(ClusterCompiler):
     """Writes the steps of a `MosaicPlan` that need no host in between."""
-
-    def when(self, register: int, body: Callable[[], None]) -> None:
-        """What `body` writes runs if the register holds 1, and does not if it holds 0."""
-        before, self.items = self.items, []
-        body()
-        items = tuple(roll(self.items))
-        steps = (0,) * sum(len(item.addresses) for item in items)
-        self.items = [*before, Loop(items, steps, register=register)]
 
     def set(self, to: int, scalar: int, word: int, row: Array | None = None, signal: tuple[int, ...] = ()) -> None:
         """Register `to` = an integer in a scalar, or the address of row scalar / odd of an array (`factors`).
@@ -86,7 +78,9 @@ class SteeredCompiler(ClusterCompiler):
         the tokens behind it are not looked at. `verdicts` has two words for each token: NUMBER and MARGIN of `probe`.
         """
         self.end()
-        self.rows(lambda k: self.when(GO, lambda: self._token(k)))
+        for k in self.rounds(ROWS):
+            with self.when(GO):
+                self._token(k)
 
     def _token(self, k: int) -> None:
         p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
@@ -112,7 +106,8 @@ class SteeredCompiler(ClusterCompiler):
             self.spread(scalar, word)
         self.give(p["verdicts"], k * VERDICTS * n, VERDICTS, 4)
         self._emit(Opcode.SYNC, **semaphores((SET,), ()))
-        self.when(TAKE, lambda: self._take(k, lane))
+        with self.when(TAKE):
+            self._take(k, lane)
         self.end()
 
     def _take(self, k: int, lane: int) -> None:
@@ -160,10 +155,8 @@ class SteeredCompiler(ClusterCompiler):
         """Of `HALVE`: the other rounds. Those behind one that changes no label do not run."""
         state = self.half, self.side
         self.end()
-        before, self.items = self.items, []
-        self.when(GO, self._round)
-        [loop] = self.items
-        self.items = [*before, Loop((loop,), (0,) * len(loop.addresses), count=ROUNDS - 1)]
+        with self.loop(count=ROUNDS - 1), self.when(GO):
+            self._round()
         self.begin()
         assert state == (self.half, self.side)  # the next round's are the same
 
@@ -202,10 +195,7 @@ class SteeredCompiler(ClusterCompiler):
         self.load(self._one("centres", c), 0, 1, words, 0, LoadTo.VECTOR)
         self.vector(words, Queue.LOAD, a=STREAM, b=SCALAR, scalar_b=none, c=BANK, write=Bank.A | Bank.B)
         self.give(self._one("centres", c), 0, words)
-        self.length(words, 0)
-        self.halved(0, 0)
-        self.spread(0, 0)
-        self.give(self._one("halves", c), 0, 1)
+        self.give_half(self._one("halves", c))
 
     def ended(self) -> None:
         """Of `HALVE`: leave the rounds that ran and the distance of the seeds in `answer`."""

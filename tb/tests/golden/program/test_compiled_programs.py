@@ -168,7 +168,8 @@ def test_every_plan_has_programs_on_record():
 
     def below(plan: type) -> Iterator[str]:
         for kind in plan.__subclasses__():
-            yield kind.__name__
+            if kind.__module__.startswith("openvrex.golden."):
+                yield kind.__name__
             yield from below(kind)
 
     source = Path(__file__).read_text()
