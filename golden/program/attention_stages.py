@@ -7,12 +7,12 @@ the lowest BF16 number as m_i, so its weight is 0. `golden.program.join_stage` m
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
-from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.layer_memory import Array, Register, Team
 from openvrex.golden.program.layer_stages import (
     BANK,
     FREE,
@@ -22,17 +22,27 @@ from openvrex.golden.program.layer_stages import (
     SCALAR,
     STREAM,
     Compiler,
+    Sizes,
 )
 from openvrex.golden.program.loop_rolling import POINTERS, Op, op
 from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm, reciprocal, scaled
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.layer_compiler import LayerPlan
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.
 TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = range(6)
 LOWEST, MINUS_INFINITY = 0xFF7F, 0xFF80  # BF16
+
+
+class AttentionSizes(Sizes, Protocol):
+    """What attention reads of its plan (`golden.program.layer_compiler.LayerPlan`)."""
+
+    team: Team
+    scale: float  # factor of the scores
+    batch: int  # rows that a step computes
+    value_tiles: int  # tiles of values of a step
+    near: int  # entries of the ring that the core attends to
+    masks: int  # word of bank C where a row's mask begins
+    part: int  # words of a part of a row behind the ring; 0: a bank holds the row
 
 
 class AttentionCompiler(Compiler):
@@ -41,9 +51,9 @@ class AttentionCompiler(Compiler):
     The entries of a team's member are counted as if there were no others: tile 0 is its first one.
     """
 
-    plan: "LayerPlan"
+    plan: AttentionSizes
 
-    def __init__(self, plan: "LayerPlan"):
+    def __init__(self, plan: AttentionSizes):
         super().__init__(plan)
         # Fields that count the words of a row of scores: those of the ring, and pairs of words behind it.
         self.row = {"len": int(Register.ENTRIES), "add": plan.near, "pair": 1}

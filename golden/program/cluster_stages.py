@@ -27,12 +27,13 @@ its centroid, variance, size. A word of `identity` selects that lane.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.attention_stages import AttentionSizes
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, divisors
 from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
@@ -52,9 +53,6 @@ from openvrex.golden.program.recipes import (
 )
 from openvrex.golden.program.window_plan import WindowCompiler
 from openvrex.golden.retrieval.centroids import EPSILON
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.mosaic_plan import MosaicPlan
 
 # Registers of these programs: addresses, and a number of rows. KV holds the address of the layer's entries and tables.
 ROWS = Register.FIRST  # rows of a loop
@@ -92,10 +90,35 @@ def at_register(register: int, size: int, dtype: type = BF16) -> Array:
     return Array("row", 0, (1, size), dtype, int(register))
 
 
+class Limit(Protocol):
+    """Equation 5's parameters (`golden.policies.mosaic_clusters.Threshold`)."""
+
+    @property
+    def small(self) -> float: ...
+    @property
+    def large(self) -> float: ...
+    @property
+    def rate(self) -> float: ...
+
+
+class ClusterSizes(AttentionSizes, Protocol):
+    """What the steps read of their plan (`golden.program.mosaic_plan.MosaicPlan`)."""
+
+    limit: Limit
+    width: int  # numbers of a token's keys
+    tiles: int  # words of a number of each cluster
+    members: int  # most tokens of a cluster that is split or made
+    above: int  # N, above the numbers of clusters and members
+    rank_scale: float  # factor of the scores of clusters
+
+    @property
+    def pairs(self) -> Array: ...
+
+
 class ClusterCompiler(WindowCompiler):
     """Writes the steps of a `MosaicPlan`."""
 
-    plan: "MosaicPlan"
+    plan: ClusterSizes
     side = 0  # the half of W that `against` takes next
     many = 0  # members that the steps of K-means work on; behind the last one there may be others, whose `valid` is 0
 

@@ -32,13 +32,13 @@ Sinks are entries that the host puts first behind the ring (array `behind`); fet
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
@@ -53,7 +53,7 @@ from openvrex.golden.program.layer_stages import (
 )
 from openvrex.golden.program.loop_rolling import op
 from openvrex.golden.program.recipes import Row, Scalar, imm, mean
-from openvrex.golden.program.score_stages import LEVEL, ScoreCompiler
+from openvrex.golden.program.score_stages import LEVEL, RetrievalShape, ScoreCompiler
 from openvrex.golden.program.sequencer_model import register_values
 
 # Register that the program uses, free as there is no `append`: address of a cluster's row.
@@ -61,45 +61,6 @@ ROW = Register.SLOT
 # Semaphores: the cluster or count is in its register, its row is in memory, the entries to be placed are in memory, all
 # are placed, the chosen entries are fetched, the DRE has the counts of the layer's clusters.
 CLUSTER, SUMMED, ROTATED, PLACED, FETCHED, SWITCHED = range(4, 10)
-
-
-@dataclass(frozen=True)
-class RetrievalShape:
-    """Sizes of a layer's retrieval, and how it shares the work with the layers beside it.
-
-    n_hp : hyperplanes, which is the number of hash bits of a key
-    clusters : most clusters of the context
-    ctx : the layer's context in the DRE, less the register CONTEXT
-    sinks : entries that stand first behind the ring and are always attended
-    ahead : context of the next layer, less that register, if this layer chooses and fetches its entries, else -1
-    fetched : whether the layer before has chosen and fetched the entries of this one
-    centre : whether hash bits are centred, as `ReSVParams.centre` says
-    readings : times that the WTU reads a row
-    frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
-    """
-
-    n_hp: int = 32
-    clusters: int = 256
-    ctx: int = 0
-    sinks: int = 0
-    ahead: int = -1
-    fetched: bool = False
-    centre: bool = True
-    readings: int = 1
-    frame: int = 32
-
-    def __post_init__(self):
-        check_ints(self)
-        for name, low in (
-            ("n_hp", 1),
-            ("clusters", 1),
-            ("readings", 1),
-            ("frame", 1),
-            ("ctx", 0),
-            ("sinks", 0),
-            ("ahead", -1),
-        ):
-            check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
 
 
 class CoreCompiler(ScoreCompiler):

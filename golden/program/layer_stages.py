@@ -7,19 +7,16 @@ where a register gives the number of rounds; `golden.program.loop_rolling` finds
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from openvrex.golden.arithmetic.vector import Bank, Format, Post, Reduce, Swap
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo, vector
-from openvrex.golden.program.layer_memory import Array, Register, Tiling, divisors
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Words, root_mean_square, rotate
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.stage_plan import Plan
 
 __all__ = ["BANK", "IMMEDIATE", "SCALAR", "STREAM", "Compiler"]
 
@@ -35,6 +32,15 @@ def vector_item(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
     return Op(vector(VectorInstruction(**fields), **dict(header)))
 
 
+class Sizes(Protocol):
+    """What stages read of their plan (`golden.program.stage_plan.Plan`)."""
+
+    shape: LayerShape
+    fmt: LxeFormat
+
+    def __getitem__(self, name: str) -> Array: ...
+
+
 class Compiler:
     """Writes the stages of a plan, one method each, into `items`.
 
@@ -42,7 +48,9 @@ class Compiler:
     takes.
     """
 
-    def __init__(self, plan: "Plan"):
+    plan: Sizes
+
+    def __init__(self, plan: Sizes):
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0

@@ -7,13 +7,13 @@ between the host chooses clusters and has entries fetched.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Bank, Post
 from openvrex.golden.function_params import check
-from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
+from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, Limit, at_register
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
 from openvrex.golden.program.layer_stages import BANK
@@ -23,17 +23,6 @@ from openvrex.golden.program.window_plan import WindowPlan
 
 CENTRES = 16  # of K-means at most
 LEAST = 8  # members of the smallest program of K-means
-
-
-class Limit(Protocol):
-    """Equation 5's parameters (`golden.policies.mosaic_clusters.Threshold`)."""
-
-    @property
-    def small(self) -> float: ...
-    @property
-    def large(self) -> float: ...
-    @property
-    def rate(self) -> float: ...
 
 
 class MosaicPlan(WindowPlan):

@@ -32,16 +32,14 @@ a group's first token mean nothing and go to the unused word.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
-from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.scan_compiler import BranchPlan
+from openvrex.golden.program.layer_memory import Array, Tiling
+from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler, Sizes
 
 NONE: dict[str, int] = {}
 
@@ -86,12 +84,25 @@ class Places:
         self.depth = max(self.sums + state // 2, self.x + rows)
 
 
+class ScanSizes(Sizes, Protocol):
+    """What the branch reads of its plan (`golden.program.scan_compiler.BranchPlan`)."""
+
+    params: StateSpaceParams
+    cuts: dict[str, Tiling]
+    inner: int  # channels
+    inputs: Record
+    gates: Record
+    keeps_normed: bool  # whether X holds the input of all tokens in `project`
+
+    def x_places(self, rows: int) -> tuple[int, int]: ...
+
+
 class ScanCompiler(Compiler):
     """Writes the stages of the branch."""
 
-    plan: "BranchPlan"
+    plan: ScanSizes
 
-    def __init__(self, plan: "BranchPlan"):
+    def __init__(self, plan: ScanSizes):
         super().__init__(plan)
         self.columns_ = plan.inner // self.fmt.lanes
 

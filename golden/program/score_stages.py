@@ -5,27 +5,71 @@ longer one in parts each time.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler
+from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
 from openvrex.golden.program.layer_stages import IMMEDIATE, SCALAR, STREAM
 from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm
 
-if TYPE_CHECKING:
-    from openvrex.golden.program.core_compiler import CorePlan
-
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
+
+
+@dataclass(frozen=True)
+class RetrievalShape:
+    """Sizes of a layer's retrieval, and how it shares the work with the layers beside it.
+
+    n_hp : hyperplanes, which is the number of hash bits of a key
+    clusters : most clusters of the context
+    ctx : the layer's context in the DRE, less the register CONTEXT
+    sinks : entries that stand first behind the ring and are always attended
+    ahead : context of the next layer, less that register, if this layer chooses and fetches its entries, else -1
+    fetched : whether the layer before has chosen and fetched the entries of this one
+    centre : whether hash bits are centred, as `ReSVParams.centre` says
+    readings : times that the WTU reads a row
+    frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
+    """
+
+    n_hp: int = 32
+    clusters: int = 256
+    ctx: int = 0
+    sinks: int = 0
+    ahead: int = -1
+    fetched: bool = False
+    centre: bool = True
+    readings: int = 1
+    frame: int = 32
+
+    def __post_init__(self):
+        check_ints(self)
+        for name, low in (
+            ("n_hp", 1),
+            ("clusters", 1),
+            ("readings", 1),
+            ("frame", 1),
+            ("ctx", 0),
+            ("sinks", 0),
+            ("ahead", -1),
+        ):
+            check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
+
+
+class ScoreSizes(AttentionSizes, Protocol):
+    """What rows of score codes need of their plan (`golden.program.core_compiler.CorePlan`)."""
+
+    retrieval: RetrievalShape
 
 
 class ScoreCompiler(AttentionCompiler):
     """Writes instructions that convert rows of `ranks`, one FP32 score for each of LEVEL clusters, to score codes."""
 
-    plan: "CorePlan"
+    plan: ScoreSizes
 
     def choose(self) -> None:
         """Send the score codes of every row to the WTU, `readings` times each."""

@@ -22,10 +22,11 @@ State and last inputs of each layer stay in memory with its entries, from pass t
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Source
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
@@ -34,9 +35,6 @@ from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
 from openvrex.golden.program.scan_compiler import BranchPlan
 from openvrex.golden.program.stage_plan import Stage
-
-if TYPE_CHECKING:
-    from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
@@ -47,8 +45,6 @@ LAYER = "norm1", "down"  # first and last stage of a pass through a layer
 
 class WindowCompiler(AttentionCompiler):
     """Writes the stages of a `WindowPlan`."""
-
-    plan: "WindowPlan"
 
     def append(self) -> None:
         """Copy the entries of the pass to two runs of slots: FIRST of them to SLOT, then REST to SECOND."""
@@ -106,7 +102,7 @@ class WindowPlan(LayerPlan):
         places: int,
         cuts: dict[str, Tiling] | None = None,
         team: Team | None = None,
-        history: "StateSpaceParams | None" = None,
+        history: StateSpaceParams | None = None,
     ):
         check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
         check(places >= 0, "places", places, "must not be negative")
@@ -147,7 +143,7 @@ class WindowPlan(LayerPlan):
 
     # The host's part
 
-    def begin(self, branch: "HistoryBranch") -> list[tuple[Array, np.ndarray]]:
+    def begin(self, branch: HistoryBranch) -> list[tuple[Array, np.ndarray]]:
         """What the host writes for a layer's history branch before a stream: weights, and a state of zero."""
         assert self.branch is not None  # the plan was made with `history`
         zero = {name: np.zeros(self.branch[name].shape) for name in ("kept", "state")}

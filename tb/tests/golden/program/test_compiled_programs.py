@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.policies.mosaic_clusters import Threshold
-from openvrex.golden.policies.state_space import StateSpaceParams
 from openvrex.golden.program import cluster_stages as stages
 from openvrex.golden.program import vector_programs as rows_of
 from openvrex.golden.program.centroid_stages import CentroidPlan
