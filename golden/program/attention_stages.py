@@ -90,8 +90,7 @@ class AttentionCompiler(Compiler):
                     self.load(array, at, n, period, apart, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
                     self.mul(w_at, 0, batch, 1, period, period)
                     self.vector(batch, a=STREAM, wide=1, write=Bank.C)
-                    self.out(batch, True)
-                    self.store(out, first * row + i * n, batch, 1, row)
+                    self.give(out, first * row + i * n, 1, rows=batch, stride=row)
 
                 tiles(tile)
 
@@ -355,8 +354,7 @@ class AttentionCompiler(Compiler):
                         self.store(p["parts"], row * head + part * n, batch, tiles, head)
                     else:
                         self.vector(many, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, post=Post.ROUND, write=Bank.B)
-                        self.out(many)
-                        self.store(p["attention"], first * head + part * n, batch, tiles, head)
+                        self.give(p["attention"], first * head + part * n, tiles, rows=batch, stride=head)
 
 
 def add(to: int, a: int, imm: int) -> Op:

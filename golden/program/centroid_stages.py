@@ -48,10 +48,8 @@ class CentroidCompiler(Compiler):
         """
         p, n = self.plan, self.fmt.lanes
         words, rows, tokens = p.tiles, p.rows, self.shape.tokens
-        self.load(p["minus_half"], 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
-        self.load(p["numbers"], 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=words)
+        self.take(p["minus_half"], 0, words, Bank.C)
+        self.take(p["numbers"], 0, words, Bank.C, words)
         out = 2 * words
         for first in range(0, tokens, rows):
             some = range(rows)
@@ -66,8 +64,7 @@ class CentroidCompiler(Compiler):
             for k in some:
                 back: dict[str, int] = {"a": SCALAR, "scalar_a": 2 * k + 1, "negate_a": 1}
                 self.vector(**back, c=IMMEDIATE, imm_c=imm(p.above), write=Bank.C, addr_d=out + 2 * k)
-            self.out(2 * rows, True, at=out)
-            self.store(p["nearest"], 2 * first * n, 1, 2 * rows, 0)
+            self.give(p["nearest"], 2 * first * n, 2 * rows, out)
 
 
 class CentroidPlan(Plan):
@@ -108,7 +105,7 @@ class CentroidPlan(Plan):
         self.cuts = {"centroid": cut}
         align = max(4096, 4 * n)
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
-        self.table.add("centroid_weight", (cut.blocks, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.table.add("centroid_weight", cut.weights(n), BF16)
         self.table.add("minus_half", (self.tiles * n,), np.float32)
         self.table.add("numbers", (self.tiles * n,), np.float32)
         self.work.add("scores", (tokens, self.tiles * n), np.float32)

@@ -134,24 +134,13 @@ class ClusterCompiler(WindowCompiler):
         for k in self.rounds(ROWS):
             body(k)
 
-    def take(self, array: Array, at: int, words: int, write: int, to: int = 0, **fields: int) -> None:
-        """Load `words` adjacent words and write them to banks from word `to`."""
-        self.load(array, at, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=int(array.dtype == np.float32), write=write, addr_d=to, **fields)
-
-    def give(self, array: Array, at: int, words: int, of: int = 0) -> None:
-        """Store `words` adjacent words from word `of` of bank B, or of bank C if they are FP32."""
-        self.out(words, array.dtype == np.float32, of)
-        self.store(array, at, 1, words, 0)
-
     def spread(self, scalar: int, to: int) -> None:
         """Put a scalar into all lanes of a word of bank C."""
         self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=to)
 
     def fetch(self, array: Array, at: int, to: int) -> None:
         """Load a word and put its number, the same in all lanes, into a scalar register."""
-        self.load(array, at, 1, 1, 0, LoadTo.VECTOR)
-        self.vector(1, Queue.LOAD, a=STREAM, wide=1, reduce=Reduce.LAST, scalar_d=to, keep=0)
+        self.take(array, at, 1, reduce=Reduce.LAST, scalar_d=to, keep=0)
 
     def length(self, words: int, to: int) -> None:
         """Scalar `to` = the squared length of the row in banks A and B."""
@@ -274,8 +263,7 @@ class ClusterCompiler(WindowCompiler):
         self.take(count, 0, 1, Bank.C, words)
 
         def row(k: int) -> None:
-            self.load(at_register(SRC, s.entry), k * s.entry, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+            self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.C, c=BANK)
             self.vector(a=IMMEDIATE, imm_a=ONE, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
 
         self.rows(row)
@@ -305,8 +293,7 @@ class ClusterCompiler(WindowCompiler):
         self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
         self.length(words, square)
         self.stats_row(0, 0)
-        self.load(p["closed"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, c=BANK, write=Bank.C)
+        self.take(p["closed"], 0, tiles, Bank.C, c=BANK)
         self.take(p["numbers"], 0, tiles, Bank.C, tiles)
         for tile in range(tiles):
             w_at, x_at = self.turn()
@@ -320,8 +307,7 @@ class ClusterCompiler(WindowCompiler):
         self.vector(tiles, a=SCALAR, scalar_a=number, c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
         self.zeros(tiles)
         for k, to in ((1, v), (2, size)):
-            self.load(p["stats"], k * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+            self.take(p["stats"], k * n, 1, rows=tiles, stride=3 * n, b=BANK, reduce=Reduce.SUM, scalar_d=to)
         self.scalar(d, scalar_a=best, imm_b=imm(-2.0), c=SCALAR, scalar_c=square)
         self.scalar(d, op=VectorOp.MAX, scalar_a=d, imm_c=0)
         self.scalar(size, scalar_a=size, imm_c=ONE)
@@ -337,8 +323,7 @@ class ClusterCompiler(WindowCompiler):
     def stats_row(self, which: int, to: int) -> None:
         """One of the three statistics of all clusters, to bank C."""
         n, tiles = self.fmt.lanes, self.plan.tiles
-        self.load(self.plan["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=to)
+        self.take(self.plan["stats"], which * n, 1, Bank.C, to, rows=tiles, stride=3 * n)
 
     def absorb(self) -> None:
         """Move a cluster by the direction at SRC and the entry at ENTRY, with what `probe` has left in `answer`.
@@ -359,8 +344,7 @@ class ClusterCompiler(WindowCompiler):
         """Move the mean at register `mean` towards row `row` at register `x` by its share, a scalar; as `moved`."""
         words = numbers // self.fmt.lanes
         self.take(at_register(mean, numbers), 0, words, Bank.C)
-        self.load(at_register(x, numbers), row * numbers, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, negate_c=1, write=Bank.A)
+        self.take(at_register(x, numbers), row * numbers, words, Bank.A, c=BANK, negate_c=1)
         moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
         self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
         self.give(at_register(mean, numbers), 0, words)
@@ -422,8 +406,7 @@ class ClusterCompiler(WindowCompiler):
         if first == 2:
             self.take(p["left"], 0, many, Bank.C)
             self.vector(many, op=VectorOp.MIN, a=BANK, c=BANK, write=Bank.A)
-        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A | Bank.C)
+        self.take(p["valid"], 0, many, Bank.A | Bank.C, a=BANK, b=STREAM)
         if first:
             self.give(p["left"], 0, many)
         self.take(p["places"], 0, many, Bank.C)
@@ -483,8 +466,7 @@ class ClusterCompiler(WindowCompiler):
         for c in range(centres):
             self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=many, write=Bank.A)
             self.zeros(many)
-            self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-            self.vector(many, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
+            self.take(p["valid"], 0, many, Bank.B, a=BANK, b=STREAM, post=Post.ROUND)
             self.give(p["weights"], c * p.members * n, many)
 
     def put_pair(self) -> None:
@@ -523,8 +505,7 @@ class ClusterCompiler(WindowCompiler):
         for g in range(s.kv_heads):
             self.vector(words, a=IMMEDIATE, imm_a=0, write=Bank.A | Bank.C)
             for r in range(many):
-                self.load(p["q"], (g * many + r) * head, 1, words, 0, LoadTo.VECTOR)
-                self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+                self.take(p["q"], (g * many + r) * head, words, Bank.A | Bank.C, c=BANK)
             integer(self, many, Scalar(0))
             self.divide(words, 0, Post.ROUND, Bank.B)
             self.give(p["query"], g * head, words)

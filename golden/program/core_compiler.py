@@ -97,16 +97,14 @@ class CoreCompiler(ScoreCompiler):
         cluster yet, overwrites them there by its own, and stores these.
         """
         p, at = self.plan, many - tiles
-        self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
+        self.take(p["thresholds"], 0, tiles, Bank.C, at)
         self.level(self.context())
         with self.when(self.above_zero(LEVEL, yes=0)):
             part: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
             self.vector(tiles, **part)
             if at:  # a token's words add to those of the token before
                 self.vector(at, **part, addr_a=tiles, c=BANK, addr_d=tiles)
-            self.out(tiles, True, at)
-            self.store(p["thresholds"], 0, 1, tiles, 0)
+            self.give(p["thresholds"], 0, tiles, at)
         less = {"c": BANK, "addr_c": at, "span_c": tiles.bit_length() - 1, "negate_c": 1}
         self.vector(many, a=BANK, **less, post=Post.ROUND, write=Bank.B)
 
@@ -170,12 +168,10 @@ class CoreCompiler(ScoreCompiler):
         self.sync(CLUSTER)
         self.load(row, 0, 1, words + 1, 0, LoadTo.VECTOR, (SUMMED,))
         self.vector(words + 1, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
-        self.load(p["fresh"], t * s.entry, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+        self.take(p["fresh"], t * s.entry, words, Bank.A | Bank.C, c=BANK)
         one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
         self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole.number)
-        self.out(words + 1, True)
-        self.store(row, 0, 1, words + 1, 0)
+        self.give(row, 0, words + 1)
         mean(self, Row(0, words), whole, inverse, low, high, mean_at)
         self.out(words, at=mean_at)
         means = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
@@ -310,7 +306,7 @@ class CorePlan(LayerPlan):
             f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp",
         )
         cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
-        self.weights.add("hash_weight", (1, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.weights.add("hash_weight", cut.weights(n), BF16)
         rows = -(-r.clusters // (2 * n)) * 2 * n
         table = self.weights.add("table", (rows, self.pitch // 4), np.float32)
         means = table.offset + self.mean_bytes

@@ -127,9 +127,7 @@ class LayerPlan(Plan):
         self.weights.add("norm1_weight", (s.width,), BF16)
         self.weights.add("norm2_weight", (s.width,), BF16)
         for name in (name for name in GEMMS if name in self.cuts):
-            cut = self.cuts[name]
-            dims = (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
-            self.weights.add(f"{name}_weight", dims, BF16)
+            self.weights.add(f"{name}_weight", self.cuts[name].weights(n), BF16)
         self._entry_arrays()
         self._more_arrays()
         self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays | self._views

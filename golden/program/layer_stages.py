@@ -45,8 +45,10 @@ class Compiler:
     """Writes the stages of a plan, one method each, into `items`.
 
     W and X are used in halves: LOADs fill one half while the DPE reads the other. `half` is the one that the next step
-    takes.
+    takes. The register `second` has the address of the entries that go to the start of the ring.
     """
+
+    second = Register.KV
 
     plan: Sizes
 
@@ -115,38 +117,12 @@ class Compiler:
         self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
     ) -> None:
         """LOAD `rows` rows of `words` words, the first from number `at` of the array, each `stride` numbers further."""
-        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
-        self._emit(
-            Opcode.LOAD,
-            **{
-                "base": array.base,
-                "addr": array.offset + at * size,
-                "rows": rows - 1,
-                "words": words - 1,
-                "stride": stride * size,
-                "target": target,
-                "wide": wide,
-            }
-            | semaphores(wait, signal)
-            | more,
-        )
+        fields = _place(array, at, rows, words, stride) | {"target": target} | semaphores(wait, signal)
+        self._emit(Opcode.LOAD, **fields | more)
 
     def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
         """STORE the VPE's output in an array, with the arguments of `load`."""
-        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
-        self._emit(
-            Opcode.STORE,
-            **{
-                "base": array.base,
-                "addr": array.offset + at * size,
-                "rows": rows - 1,
-                "words": words - 1,
-                "stride": stride * size,
-                "target": StoreTo.MEMORY,
-                "wide": wide,
-            }
-            | more,
-        )
+        self._emit(Opcode.STORE, **_place(array, at, rows, words, stride) | {"target": StoreTo.MEMORY} | more)
 
     def vector(self, words: Words = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int) -> None:
         """VECTOR on `words` words; a dict instead holds the fields `len`, `add`, `pair` that count them.
@@ -162,6 +138,23 @@ class Compiler:
         """Put words of bank C (`wide`) or B, from word `at`, on the VPE's output."""
         form = Format.WIDE if wide else Format.HALF
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
+
+    def take(
+        self, array: Array, at: int, words: int, write=0, to: int = 0, rows: int = 1, stride: int = 0, **fields: int
+    ) -> None:
+        """LOAD rows of words, with the arguments of `load`, and write them to banks from word `to`.
+
+        fields : of the VECTOR, which may compute with them on the way
+        """
+        self.load(array, at, rows, words, stride, LoadTo.VECTOR)
+        wide = int(array.dtype == np.float32)
+        given = {"a": int(STREAM), "wide": wide, "write": write, "addr_d": to} | fields
+        self.vector(rows * words, Queue.LOAD, **given)
+
+    def give(self, array: Array, at: int, words: int, of: int = 0, rows: int = 1, stride: int = 0, **more: int) -> None:
+        """STORE rows of words, with the arguments of `store`, from word `of` of bank B, or of bank C if FP32."""
+        self.out(rows * words, array.dtype == np.float32, of)
+        self.store(array, at, rows, words, stride, **more)
 
     def scalar(self, to: int, **fields: int) -> None:
         """Compute with scalar operands; the result goes to scalar register `to`."""
@@ -182,19 +175,9 @@ class Compiler:
 
     def mul(self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int) -> None:
         """MUL of a step. It waits until its half is filled, and frees the half when it is done."""
-        self._emit(
-            Opcode.MUL,
-            w=w,
-            x=x,
-            rows=rows - 1,
-            tiles=tiles - 1,
-            chunks=chunks - 1,
-            keep=self.fmt.lanes - 1,
-            x_step=x_step,
-            start=1,
-            end=1,
-            **semaphores((FULL,), (FREE,)),
-        )
+        size = {"rows": rows - 1, "tiles": tiles - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1}
+        whole = {"x_step": x_step, "start": 1, "end": 1} | semaphores((FULL,), (FREE,))
+        self._emit(Opcode.MUL, w=w, x=x, **size, **whole)
 
     # Stages
 
@@ -206,17 +189,13 @@ class Compiler:
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
         for t in range(self.shape.tokens):
-            self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
+            self.take(x, t * length, words, Bank.A | Bank.B, post=Post.ROUND)
             root_mean_square(self, Row(0, words), length, self.shape.epsilon)
             if scaled:
                 self.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
-                self.out(words)
-                self.store(scaled, t * length, 1, words, 0)
-            self.load(weight, 0, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
-            self.out(words)
-            self.store(y, t * length, 1, words, 0)
+                self.give(scaled, t * length, words)
+            self.take(weight, 0, words, Bank.B, a=BANK, b=STREAM, post=Post.ROUND)
+            self.give(y, t * length, words)
 
     def gemm(
         self,
@@ -254,25 +233,13 @@ class Compiler:
             for k in range(cut.slices):
                 w_at, x_at = self.turn()
                 step = block * cut.slices + k
-                self.load(
-                    weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, step=cut.words
-                )
+                of_step = {"step": cut.words}
+                self.load(weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, **of_step)
                 which, rest = divmod(first + k * numbers, segment)
-                self.load(
-                    x,
-                    which * tokens * segment + rest,
-                    tokens,
-                    cut.words,
-                    segment,
-                    LoadTo.X,
-                    (),
-                    (FULL,),
-                    to=x_at,
-                    step=cut.words,
-                )
+                at = which * tokens * segment + rest
+                self.load(x, at, tokens, cut.words, segment, LoadTo.X, (), (FULL,), to=x_at, **of_step)
                 if residual and k == 0:
-                    self.load(y, to, tokens, cut.tiles, row, LoadTo.VECTOR)
-                    self.vector(many, Queue.LOAD, a=STREAM, wide=int(wide), write=Bank.C)
+                    self.take(y, to, cut.tiles, Bank.C, rows=tokens, stride=row)
                 self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
                 more: dict[str, int] = {"c": BANK} if k or residual else {}
                 result: dict[str, int]
@@ -287,8 +254,7 @@ class Compiler:
                 continue
             if up:
                 self.vector(many, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
-            self.out(many, wide)
-            self.store(y, to, tokens, cut.tiles, row)
+            self.give(y, to, cut.tiles, rows=tokens, stride=row)
 
     def total(self, parts: Array, y: Array, columns: range) -> None:
         """Add partial products to `columns` of y: y + part 0 + part 1 and so on, each sum rounded to FP32.
@@ -298,14 +264,10 @@ class Compiler:
         """
         count, tokens, row = parts.shape
         for at, words in self.columns(len(columns)) if columns else ():
-            many = tokens * words
-            self.load(y, columns.start + at, tokens, words, row, LoadTo.VECTOR)
-            self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
+            self.take(y, columns.start + at, words, Bank.C, rows=tokens, stride=row)
             for k in range(count):
-                self.load(parts, k * tokens * row + columns.start + at, tokens, words, row, LoadTo.VECTOR)
-                self.vector(many, Queue.LOAD, a=STREAM, wide=1, c=BANK, write=Bank.C)
-            self.out(many, True)
-            self.store(y, columns.start + at, tokens, words, row)
+                self.take(parts, k * tokens * row + columns.start + at, words, Bank.C, rows=tokens, stride=row, c=BANK)
+            self.give(y, columns.start + at, words, rows=tokens, stride=row)
 
     def rotary(self) -> None:
         """Rotate queries and keys from `qkv`; put keys and values together as entries."""
@@ -333,10 +295,8 @@ class Compiler:
         self.turn_heads(range(s.heads, s.heads + s.kv_heads), 1, place)
         row, half = p["qkv"].shape[-1], s.kv_heads * s.head_size
         for at, words in self.columns(half):
-            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(fresh, half + at, s.tokens, words, s.entry)
+            self.take(p["qkv"], row - half + at, words, Bank.B, rows=s.tokens, stride=row)
+            self.give(fresh, half + at, words, rows=s.tokens, stride=s.entry)
 
     def turn_heads(
         self,
@@ -363,8 +323,7 @@ class Compiler:
         for first in range(0, s.tokens, at_once):
             for k in range(2):
                 at = ((which * 2 + k) * s.tokens + first) * head
-                self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
-                self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
+                self.take(p["tables"], at, words, Bank.A, k * words)
             for h in heads:
                 self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
@@ -380,14 +339,20 @@ class Compiler:
         return [(at, words) for at in range(0, numbers, words * n)]
 
     def append(self) -> None:
-        """Copy the entries of the pass to the ring. They wrap around where the ring ends."""
+        """Copy the entries of the pass to the ring: FIRST of them to SLOT, then REST to `second`."""
         s, p = self.shape, self.plan
         for at, words in self.columns(s.entry):
-            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.take(p["fresh"], at, words, Bank.B, rows=s.tokens, stride=s.entry)
             self.out(s.tokens * words)
             self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
-            self.store(p["ring"], at, 1, words, s.entry, len=Register.REST)
+            self.store(p["ring"], at, 1, words, s.entry, base=self.second, len=Register.REST)
+
+
+def _place(array: Array, at: int, rows: int, words: int, stride: int) -> dict[str, int]:
+    """The fields of a transfer that say where its words are in memory."""
+    size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
+    where = {"base": array.base, "addr": array.offset + at * size, "stride": stride * size, "wide": wide}
+    return where | {"rows": rows - 1, "words": words - 1}
 
 
 def semaphores(wait: tuple[int, ...], signal: tuple[int, ...]) -> dict[str, int]:

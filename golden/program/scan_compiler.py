@@ -137,13 +137,12 @@ class BranchPlan(Plan):
         """
         n, tokens, state, inner = self.fmt.lanes, self.shape.tokens, self.params.state, self.inner
         columns = inner // n
-        dims = {
-            name: (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
-            for name, cut in self.cuts.items()
-            if name in ("low", "bc", "out")
-        }
         weights: tuple[tuple[str, tuple[int, ...], type], ...] = (
-            *((f"{name}_weight", shape, BF16) for name, shape in dims.items()),
+            *(
+                (f"{name}_weight", self.cuts[name].weights(n), BF16)
+                for name in self.cuts
+                if name in ("low", "bc", "out")
+            ),
             *((record.name, (columns, record.words, n), BF16) for record in (self.inputs, self.gates)),
             ("ones", (1, n, n), BF16),
         )

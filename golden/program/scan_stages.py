@@ -125,7 +125,7 @@ class ScanCompiler(Compiler):
             array, at, count = replace(array, dtype=np.float32), at // 2, count // 2
         self.load(array, at, 1, count, 0, LoadTo.VECTOR)
 
-    def take(self, words: int, wide: bool, write: Bank, to: int = 0, **fields: int) -> None:
+    def fill(self, words: int, wide: bool, write: Bank, to: int = 0, **fields: int) -> None:
         """Write the next words of the queue to banks."""
         self.vector(words, Queue.LOAD, a=STREAM, wide=int(wide), write=write, addr_d=to, **fields)
 
@@ -187,22 +187,20 @@ class ScanCompiler(Compiler):
         for g in range(self.columns_):
             if old:
                 self.row(p["kept"], old, g)
-                self.take(old, False, Bank.A | Bank.B)
+                self.fill(old, False, Bank.A | Bank.B)
             self.words(record, g, "taps")
-            self.take(old + 1, False, Bank.B, at)
+            self.fill(old + 1, False, Bank.B, at)
             self.words(record, g, "bias")
-            self.take(1, True, Bank.C, tokens)
+            self.fill(1, True, Bank.C, tokens)
             result: dict[str, int] = {"post": Post.ROUND, "write": Bank.A | Bank.B, "addr_d": old}
             self.tile_product("x_in", ahead, rest, tokens, 0, result)
             for j in range(old + 1):
                 start = {"addr_c": tokens, "span_c": 0} if j == 0 else NONE
                 result = {"post": Post.SILU, "write": Bank.B} if j == old else {"write": Bank.C}
                 self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=at + j, span_b=0, c=BANK, **start, **result)
-            self.out(tokens)
-            self.store(p["x"], g * n, tokens, 1, p.inner)
+            self.give(p["x"], g * n, 1, rows=tokens, stride=p.inner)
             if old:  # the last inputs stay for the next pass
-                self.out(old, at=tokens)
-                self.store(p["kept"], g * n, old, 1, p.inner)
+                self.give(p["kept"], g * n, 1, tokens, rows=old, stride=p.inner)
 
     def scan(self, first: int, rows: int) -> None:
         """The selective scan of every column through `rows` tokens from token `first` on, and their gate."""
@@ -215,18 +213,18 @@ class ScanCompiler(Compiler):
         for g in range(self.columns_):
             step = list(self.tiles(record, (g,), "dt", low))
             self.words(record, g, "bias")
-            self.take(1, True, Bank.C, at.y - 1)
+            self.fill(1, True, Bank.C, at.y - 1)
             self.row(p["x"], rows, g, first)
-            self.take(rows, False, Bank.B, at.x)
+            self.fill(rows, False, Bank.B, at.x)
             self.words(record, g, "a_d")
-            self.take(state, False, Bank.B)
-            self.take(1, False, Bank.A, at.d)
+            self.fill(state, False, Bank.B)
+            self.fill(1, False, Bank.A, at.d)
             bias: dict[str, int] = {"c": BANK, "addr_c": at.y - 1, "span_c": 0}
             dt = bias | {"post": Post.SOFTPLUS, "write": Bank.A, "addr_d": at.dt}
             self.tile_product("dt", step, iter(()), rows, 0, dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.x, write=Bank.A, addr_d=at.u)
             self.load(p["state"], g * state * n, 1, state, 0, LoadTo.VECTOR)
-            self.take(state, True, Bank.A | Bank.C)
+            self.fill(state, True, Bank.A | Bank.C)
             rest = self.tiles(record, (g,), "z_in", normed)
             gate = list(islice(rest, 2))
             for t in range(rows):
@@ -240,10 +238,8 @@ class ScanCompiler(Compiler):
             d = {"a": BANK, "addr_a": at.d, "span_a": 0, "b": BANK, "addr_b": at.x}
             self.vector(rows, **d, c=BANK, addr_c=at.y, write=Bank.A, addr_d=at.dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.z, post=Post.ROUND, write=Bank.B, addr_d=at.z)
-            self.out(rows, at=at.z)
-            self.store(p["gated"], first * p.inner + g * n, rows, 1, p.inner)
-            self.out(state, True)
-            self.store(p["state"], g * state * n, 1, state, 0)
+            self.give(p["gated"], first * p.inner + g * n, 1, at.z, rows=rows, stride=p.inner)
+            self.give(p["state"], g * state * n, state)
 
     def _operands(self, first: int, rows: int) -> None:
         """Fill X with rows that are 1 in one place and with what the tiles multiply, all trees of W with B and C."""

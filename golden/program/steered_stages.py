@@ -32,7 +32,7 @@ from openvrex.golden.program.cluster_stages import (
     ClusterCompiler,
     at_register,
 )
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.program.isa import Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array
 from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
 from openvrex.golden.program.recipes import imm
@@ -90,8 +90,7 @@ class SteeredCompiler(ClusterCompiler):
         self.begin()
         self.search(k)
         self.vector(tiles, a=BANK, write=Bank.B, addr_d=lane)
-        self.load(p["whole"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, b=BANK, reduce=Reduce.SUM, scalar_d=held)
+        self.take(p["whole"], 0, tiles, b=BANK, reduce=Reduce.SUM, scalar_d=held)
         self.scalar(above, scalar_a=FOUND.margin, negate_a=1, imm_b=imm(HUGE))
         self.scalar(above, op=VectorOp.MAX, scalar_a=above, imm_c=0)
         self.scalar(above, op=VectorOp.MIN, scalar_a=above, imm_c=ONE)
@@ -120,12 +119,10 @@ class SteeredCompiler(ClusterCompiler):
         self.halved(q, half)
         chosen = {"b": BANK, "addr_b": lane, "c": BANK}
         for which, value in enumerate((half, FOUND.variance, FOUND.size)):
-            self.load(p["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
+            self.take(p["stats"], which * n, 1, Bank.A | Bank.C, rows=tiles, stride=3 * n)
             self.vector(tiles, a=BANK, negate_a=1, **chosen, write=Bank.C)
             self.vector(tiles, a=SCALAR, scalar_a=value, **chosen, write=Bank.C)
-            self.out(tiles, True)
-            self.store(p["stats"], which * n, tiles, 1, 3 * n)
+            self.give(p["stats"], which * n, 1, rows=tiles, stride=3 * n)
 
     def seeds(self, which: int) -> None:
         """Of `HALVE`: find the first seed; make it a centre and find the second one; make that a centre."""
@@ -172,8 +169,7 @@ class SteeredCompiler(ClusterCompiler):
         self.find_labels(2)
         both = {"b": BANK, "addr_b": many, "c": BANK, "addr_c": many}
         self.vector(many, a=IMMEDIATE, imm_a=imm(-1), **both, write=Bank.A | Bank.B)
-        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A)
+        self.take(p["valid"], 0, many, Bank.A, a=BANK, b=STREAM)
         self.vector(many, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=changed)
         self.scalar(changed, op=VectorOp.MIN, scalar_a=changed, imm_c=ONE)
         self.scalar(ROUND, scalar_a=ROUND, imm_c=ONE)
@@ -192,8 +188,7 @@ class SteeredCompiler(ClusterCompiler):
         self.scalar(COUNT, op=VectorOp.MAX, scalar_a=COUNT, imm_c=ONE)
         self.divide(words, COUNT, Post.ROUND, Bank.A)
         self.vector(words, a=BANK, b=SCALAR, scalar_b=some, write=Bank.C)
-        self.load(self._one("centres", c), 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, b=SCALAR, scalar_b=none, c=BANK, write=Bank.A | Bank.B)
+        self.take(self._one("centres", c), 0, words, Bank.A | Bank.B, b=SCALAR, scalar_b=none, c=BANK)
         self.give(self._one("centres", c), 0, words)
         self.give_half(self._one("halves", c))
 

@@ -46,15 +46,7 @@ LAYER = "norm1", "down"  # first and last stage of a pass through a layer
 class WindowCompiler(AttentionCompiler):
     """Writes the stages of a `WindowPlan`."""
 
-    def append(self) -> None:
-        """Copy the entries of the pass to two runs of slots: FIRST of them to SLOT, then REST to SECOND."""
-        s, p = self.shape, self.plan
-        for at, words in self.columns(s.entry):
-            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
-            self.store(p["ring"], at, 1, words, s.entry, base=SECOND, len=Register.REST)
+    second = SECOND
 
     def keep_keys(self) -> None:
         """Copy keys of adjacent slots to `kept`."""
@@ -63,8 +55,7 @@ class WindowCompiler(AttentionCompiler):
         for at, words in self.columns(width):
             self.load(p["ring"], at, s.tokens, words, s.entry, LoadTo.VECTOR, base=Register.SLOT)
             self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(self.kept, at, s.tokens, words, width, base=KEPT)
+            self.give(self.kept, at, words, rows=s.tokens, stride=width, base=KEPT)
 
     def turn_keys(self) -> None:
         """Rotate keys of `kept` by the keys' tables, and store them in adjacent slots."""
