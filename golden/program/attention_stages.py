@@ -25,7 +25,7 @@ from openvrex.golden.program.layer_stages import (
     Sizes,
 )
 from openvrex.golden.program.loop_rolling import POINTERS, Op, op
-from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm, reciprocal, scaled
+from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm, reciprocal, scaled
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.
@@ -228,15 +228,14 @@ class AttentionCompiler(Compiler):
         """Store maximum and sum of a row, each in all lanes of a word. The words of bank C held masks of this row."""
         for at, scalar in enumerate((TOP, TOTAL)):
             self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=at)
-        self.out(2, True)
         out = self.plan["stats"]
-        self.store(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 1, 2, 0)
+        self.give(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 2)
 
     def long_row(self, row: int, at: int) -> None:
         """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
         for result, none, op_code in ((TOP, MINUS_INFINITY, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
 
-            def part(at: int, size: int | dict, mask: int | None, result=result, none=none, op_code=op_code) -> None:
+            def part(at: int, size: Words, mask: int | None, result=result, none=none, op_code=op_code) -> None:
                 if result is not None:
                     self.constant(PART, none)  # the result of a part without words
                 self.highest(at, size, mask, PART if result == TOP else OTHER)
@@ -255,7 +254,7 @@ class AttentionCompiler(Compiler):
             if result == TOTAL:
                 self.reciprocal()
 
-    def parts(self, at: int, part: Callable[[int, int | dict, int | None], None]) -> None:
+    def parts(self, at: int, part: Callable[[int, Words, int | None], None]) -> None:
         """Call `part` for the parts of a row that starts at number `at`: the ring, whole parts behind it, and the rest.
 
         `part` takes the first number, the words or the fields that count them, and the word of bank C where the mask
@@ -271,19 +270,13 @@ class AttentionCompiler(Compiler):
         for k in self.rounds(Register.PARTS, behind=rest):
             part(at + (near + k * words) * n, words, None)
 
-    def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
+    def highest(self, at: int, size: Words, mask: int | None, to: int) -> None:
         """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
-        n = self.fmt.lanes
         fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
-        scores = self.plan["scores"]
-        if isinstance(size, int):
-            self.load(scores, at, 1, size, 0, LoadTo.VECTOR)
-        else:
-            self.load(scores, at, 1, 1, n, LoadTo.VECTOR, **size)
-        scale = {"imm_b": imm(self.plan.scale), "wide": 1}
-        self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
+        most = {"imm_b": imm(self.plan.scale), "reduce": int(Reduce.MAX), "scalar_d": to}
+        self.take(self.plan["scores"], at, size, Bank.A, **most, **fields)
 
-    def exponentials(self, size: int | dict, to: int) -> None:
+    def exponentials(self, size: Words, to: int) -> None:
         """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
         exponentials(self, Row(0, size), Scalar(TOP), reduce=Reduce.SUM, scalar_d=to)
 
@@ -299,16 +292,12 @@ class AttentionCompiler(Compiler):
         inverse = Scalar(INVERSE)
         reciprocal(self, Scalar(of), inverse, Scalar(PART), inverse)
 
-    def shares(self, row: int, at: int, size: int | dict) -> None:
+    def shares(self, row: int, at: int, size: Words) -> None:
         """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
         out = self.plan["probabilities"]
         at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
         scaled(self, Row(0, size), Scalar(INVERSE), Row(0, size, Bank.B), Post.ROUND)
-        self.out(size)
-        if isinstance(size, int):
-            self.store(out, at, 1, size, 0)
-        else:
-            self.store(out, at, 1, 1, self.fmt.lanes, **size)
+        self.give(out, at, size)
 
     def mask_behind(self) -> None:
         """Load the mask of the entries behind the ring, or of the rest behind whole parts, into bank C.
@@ -349,9 +338,8 @@ class AttentionCompiler(Compiler):
 
                     self.tiles(tile)
                     if shared:
-                        self.out(many, True)
                         row = p.team.member * s.kv_heads * s.rows + first
-                        self.store(p["parts"], row * head + part * n, batch, tiles, head)
+                        self.give(p["parts"], row * head + part * n, tiles, rows=batch, stride=head)
                     else:
                         self.vector(many, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, post=Post.ROUND, write=Bank.B)
                         self.give(p["attention"], first * head + part * n, tiles, rows=batch, stride=head)

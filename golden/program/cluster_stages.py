@@ -168,6 +168,16 @@ class ClusterCompiler(WindowCompiler):
             self.mul(w_at, x_at, most, 1, words, words)
             put(first, most)
 
+    def products_of(self, at: int, rows: Array, apart: int, tiles: int, **fields: int) -> None:
+        """A = the row at number `at` behind SRC times tiles of rows, `apart` numbers from one to the next, plus C."""
+        n, words, x = self.fmt.lanes, self.words, at_register(SRC, self.plan.width)
+        for tile in range(tiles):
+            w_at, x_at = self.turn()
+            self.load(rows, tile * n * apart, n, words, apart, LoadTo.W, (FREE,), to=w_at, step=words)
+            self.load(x, at, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
+            self.mul(w_at, x_at, 1, 1, words, words)
+            self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile, **fields)
+
     def distances(self, centre: Array, minus_half: int) -> None:
         """A = squared distances of the members from a centre, whose -q / 2 is in a scalar. Bank C gets their norms."""
         p, many = self.plan, self.many
@@ -295,13 +305,7 @@ class ClusterCompiler(WindowCompiler):
         self.stats_row(0, 0)
         self.take(p["closed"], 0, tiles, Bank.C, c=BANK)
         self.take(p["numbers"], 0, tiles, Bank.C, tiles)
-        for tile in range(tiles):
-            w_at, x_at = self.turn()
-            self.load(p["centroids"], tile * n * p.width, n, words, p.width, LoadTo.W, (FREE,), to=w_at, step=words)
-            row = at_register(SRC, p.width)
-            self.load(row, x, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
-            self.mul(w_at, x_at, 1, 1, words, words)
-            self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile)
+        self.products_of(x, p["centroids"], p.width, tiles)
         self.farthest(tiles, tiles, best, number)
         # Which lane holds that number: the difference is zero there.
         self.vector(tiles, a=SCALAR, scalar_a=number, c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
@@ -512,16 +516,9 @@ class ClusterCompiler(WindowCompiler):
 
     def codes(self, rows: Array, apart: int, tiles: int, mask: Array, out: Array) -> None:
         """Score codes of rows, `apart` numbers from one to the next, for the query at SRC, under a mask."""
-        p, n, words = self.plan, self.fmt.lanes, self.words
+        p = self.plan
         self.take(mask, 0, tiles, Bank.C)
-        for tile in range(tiles):
-            w_at, x_at = self.turn()
-            self.load(rows, tile * n * apart, n, words, apart, LoadTo.W, (FREE,), to=w_at, step=words)
-            query = at_register(SRC, p.width)
-            self.load(query, 0, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
-            self.mul(w_at, x_at, 1, 1, words, words)
-            scaled = {"imm_b": imm(p.rank_scale), "c": BANK, "addr_c": tile}
-            self.vector(a=STREAM, wide=1, **scaled, write=Bank.A, addr_d=tile)
+        self.products_of(0, rows, apart, tiles, imm_b=imm(p.rank_scale))
         self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=0)
         exponentials(self, Row(0, tiles), Scalar(0), code=1)
         self.give(out, 0, tiles)

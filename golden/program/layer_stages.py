@@ -140,21 +140,30 @@ class Compiler:
         self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
 
     def take(
-        self, array: Array, at: int, words: int, write=0, to: int = 0, rows: int = 1, stride: int = 0, **fields: int
+        self, array: Array, at: int, words: Words, write=0, to: int = 0, rows: int = 1, stride: int = 0, **fields: int
     ) -> None:
         """LOAD rows of words, with the arguments of `load`, and write them to banks from word `to`.
 
         fields : of the VECTOR, which may compute with them on the way
         """
-        self.load(array, at, rows, words, stride, LoadTo.VECTOR)
-        wide = int(array.dtype == np.float32)
-        given = {"a": int(STREAM), "wide": wide, "write": write, "addr_d": to} | fields
-        self.vector(rows * words, Queue.LOAD, **given)
+        words, size, counted = self._run(words, rows, stride)
+        self.load(array, at, *size, LoadTo.VECTOR, **counted)
+        given = {"a": int(STREAM), "wide": int(array.dtype == np.float32), "write": write, "addr_d": to} | fields
+        self.vector(words, Queue.LOAD, **given)
 
-    def give(self, array: Array, at: int, words: int, of: int = 0, rows: int = 1, stride: int = 0, **more: int) -> None:
+    def give(
+        self, array: Array, at: int, words: Words, of: int = 0, rows: int = 1, stride: int = 0, **more: int
+    ) -> None:
         """STORE rows of words, with the arguments of `store`, from word `of` of bank B, or of bank C if FP32."""
-        self.out(rows * words, array.dtype == np.float32, of)
-        self.store(array, at, rows, words, stride, **more)
+        words, size, counted = self._run(words, rows, stride)
+        self.out(words, array.dtype == np.float32, of)
+        self.store(array, at, *size, **counted | more)
+
+    def _run(self, words: Words, rows: int, stride: int) -> tuple[Words, tuple[int, int, int], dict[str, int]]:
+        """All words; rows, words and stride of their transfer; the fields that count its rows."""
+        if isinstance(words, int):
+            return rows * words, (rows, words, stride), {}
+        return words, (1, 1, self.fmt.lanes), words if "pair" in words else words | {"unit": 1}
 
     def scalar(self, to: int, **fields: int) -> None:
         """Compute with scalar operands; the result goes to scalar register `to`."""

@@ -112,22 +112,13 @@ class ScanCompiler(Compiler):
 
     # Parts of stages
 
-    def row(self, array: Array, rows: int, column: int, first: int = 0) -> None:
-        """LOAD one column of `rows` rows into the queue to the VPE, from row `first` on."""
-        length = array.shape[-1]
-        self.load(array, first * length + column * self.fmt.lanes, rows, 1, length, LoadTo.VECTOR)
-
-    def words(self, record: Record, column: int, part: str) -> None:
-        """LOAD a part of a column's record into the queue to the VPE."""
+    def part(self, record: Record, column: int, part: str) -> tuple[Array, int, int]:
+        """A part of a column's record: the array, the first number, words."""
         array, (at, count), n = self.plan[record.name], record.parts[part], self.fmt.lanes
         at = (column * record.words + at) * n
         if part == "bias":  # FP32 numbers, of twice the bytes
             array, at, count = replace(array, dtype=np.float32), at // 2, count // 2
-        self.load(array, at, 1, count, 0, LoadTo.VECTOR)
-
-    def fill(self, words: int, wide: bool, write: Bank, to: int = 0, **fields: int) -> None:
-        """Write the next words of the queue to banks."""
-        self.vector(words, Queue.LOAD, a=STREAM, wide=int(wide), write=write, addr_d=to, **fields)
+        return array, at, count
 
     def resident(self, array: Array, first: int, rows: int, to: int) -> None:
         """LOAD rows of an array into X from word `to` on, where they stay."""
@@ -186,12 +177,9 @@ class ScanCompiler(Compiler):
         ahead = [next(rest)]
         for g in range(self.columns_):
             if old:
-                self.row(p["kept"], old, g)
-                self.fill(old, False, Bank.A | Bank.B)
-            self.words(record, g, "taps")
-            self.fill(old + 1, False, Bank.B, at)
-            self.words(record, g, "bias")
-            self.fill(1, True, Bank.C, tokens)
+                self.take(p["kept"], g * n, 1, Bank.A | Bank.B, rows=old, stride=p.inner)
+            self.take(*self.part(record, g, "taps"), Bank.B, at)
+            self.take(*self.part(record, g, "bias"), Bank.C, tokens)
             result: dict[str, int] = {"post": Post.ROUND, "write": Bank.A | Bank.B, "addr_d": old}
             self.tile_product("x_in", ahead, rest, tokens, 0, result)
             for j in range(old + 1):
@@ -212,19 +200,17 @@ class ScanCompiler(Compiler):
         self.vector(state // 2, a=IMMEDIATE, write=Bank.A | Bank.C, addr_d=at.sums)
         for g in range(self.columns_):
             step = list(self.tiles(record, (g,), "dt", low))
-            self.words(record, g, "bias")
-            self.fill(1, True, Bank.C, at.y - 1)
-            self.row(p["x"], rows, g, first)
-            self.fill(rows, False, Bank.B, at.x)
-            self.words(record, g, "a_d")
-            self.fill(state, False, Bank.B)
-            self.fill(1, False, Bank.A, at.d)
+            self.take(*self.part(record, g, "bias"), Bank.C, at.y - 1)
+            self.take(p["x"], first * p.inner + g * n, 1, Bank.B, at.x, rows=rows, stride=p.inner)
+            array, number, count = self.part(record, g, "a_d")
+            self.load(array, number, 1, count, 0, LoadTo.VECTOR)
+            self.vector(state, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.vector(1, Queue.LOAD, a=STREAM, write=Bank.A, addr_d=at.d)
             bias: dict[str, int] = {"c": BANK, "addr_c": at.y - 1, "span_c": 0}
             dt = bias | {"post": Post.SOFTPLUS, "write": Bank.A, "addr_d": at.dt}
             self.tile_product("dt", step, iter(()), rows, 0, dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.x, write=Bank.A, addr_d=at.u)
-            self.load(p["state"], g * state * n, 1, state, 0, LoadTo.VECTOR)
-            self.fill(state, True, Bank.A | Bank.C)
+            self.take(p["state"], g * state * n, state, Bank.A | Bank.C)
             rest = self.tiles(record, (g,), "z_in", normed)
             gate = list(islice(rest, 2))
             for t in range(rows):

@@ -12,10 +12,10 @@ from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check, check_ints
 from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
-from openvrex.golden.program.layer_stages import IMMEDIATE, SCALAR, STREAM
-from openvrex.golden.program.recipes import Row, Scalar, exponentials, imm
+from openvrex.golden.program.layer_stages import IMMEDIATE, SCALAR
+from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
@@ -87,29 +87,28 @@ class ScoreCompiler(AttentionCompiler):
         ranks, size = p["ranks"], p["ranks"].shape[-1]
         words = size // n
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
-        row, queue = {"len": int(LEVEL)}, {"source": int(Queue.LOAD), "keep": 0}  # one number for each cluster
+        row: Words = {"len": int(LEVEL)}  # one number for each cluster
         for first in range(0, rows, at_once):
             some = range(at_once)
             for k in some:
-                self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
-                most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
-                self.vector(row, **queue, a=STREAM, wide=1, imm_b=imm(p.scale), **most)
+                most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
+                self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
             for k in some:
                 exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
             for k in some:
                 for _ in range(p.retrieval.readings):
-                    self.vector(row, **queue, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                    self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
                     self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
         self.vector(a=IMMEDIATE, imm_a=0xFF80, reduce=Reduce.LAST, scalar_d=TOP, keep=0)
 
-        def highest(at: int, size: int | dict[str, int]) -> None:
+        def highest(at: int, size: Words) -> None:
             self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART)
             self.scalar(TOP, op=VectorOp.MAX, scalar_a=PART, c=SCALAR, scalar_c=TOP)
 
-        def send(at: int, size: int | dict[str, int]) -> None:
+        def send(at: int, size: Words) -> None:
             self.part_of_row(at, size)
             exponentials(self, Row(0, size), Scalar(TOP), code=1)
             self.out(size)
@@ -118,16 +117,11 @@ class ScoreCompiler(AttentionCompiler):
         for part in (highest, *[send] * self.plan.retrieval.readings):
             self.row_parts(at, part)
 
-    def part_of_row(self, at: int, size: int | dict[str, int], **fields: int) -> None:
+    def part_of_row(self, at: int, size: Words, **fields: int) -> None:
         """A = ranks from number `at`, scaled."""
-        ranks, n = self.plan["ranks"], self.fmt.lanes
-        if isinstance(size, int):
-            self.load(ranks, at, 1, size, 0, LoadTo.VECTOR)
-        else:
-            self.load(ranks, at, 1, 1, n, LoadTo.VECTOR, **size, unit=1)
-        self.vector(size, Queue.LOAD, a=STREAM, wide=1, imm_b=imm(self.plan.scale), write=Bank.A, **fields)
+        self.take(self.plan["ranks"], at, size, Bank.A, imm_b=imm(self.plan.scale), **fields)
 
-    def row_parts(self, at: int, part: Callable[[int, int | dict[str, int]], None]) -> None:
+    def row_parts(self, at: int, part: Callable[[int, Words], None]) -> None:
         """Call `part` for the whole parts of a row of `ranks` from number `at`, and for the rest, which has a number.
 
         `part` takes the first number, and the words or the field that counts them.

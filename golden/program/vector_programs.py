@@ -31,7 +31,6 @@ from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, imm
 # Turns of the steps and period for `interleave`: words of other rows pass between a scalar's step and its use.
 SOFTMAX_TURNS = (0, 5, 8, 11, 13, 16, 17), 7
 SCORE_TURNS = (0, 4, 5), 3
-NORM_TURNS = (0, 3, 10, 12, 15, 18, 19, 21, 23, 28, 31, 32), 11
 
 
 def count_words(length: int, fmt: VectorFormat) -> int:
