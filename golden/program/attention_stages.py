@@ -13,19 +13,21 @@ from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduc
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Register, Team
-from openvrex.golden.program.layer_stages import (
+from openvrex.golden.program.layer_stages import FREE, FULL, QUERIES, Compiler, Sizes
+from openvrex.golden.program.loop_rolling import POINTERS, Op, op
+from openvrex.golden.program.recipes import (
     BANK,
-    FREE,
-    FULL,
     IMMEDIATE,
-    QUERIES,
     SCALAR,
     STREAM,
-    Compiler,
-    Sizes,
+    Row,
+    Scalar,
+    Words,
+    exponentials,
+    imm,
+    reciprocal,
+    scaled,
 )
-from openvrex.golden.program.loop_rolling import POINTERS, Op, op
-from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm, reciprocal, scaled
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.

@@ -36,8 +36,12 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.attention_stages import AttentionSizes
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, divisors
-from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
+from openvrex.golden.program.layer_stages import FREE, FULL
 from openvrex.golden.program.recipes import (
+    BANK,
+    IMMEDIATE,
+    SCALAR,
+    STREAM,
     Row,
     Scalar,
     exponentials,

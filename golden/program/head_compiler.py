@@ -33,8 +33,8 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.join_stage import MINUS_INFINITY
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
-from openvrex.golden.program.recipes import imm
+from openvrex.golden.program.layer_stages import Compiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.program.stage_plan import Plan
 
 HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite

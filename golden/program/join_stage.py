@@ -36,8 +36,8 @@ from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, STREAM, Compiler
-from openvrex.golden.program.recipes import Row, split, split_reciprocal, times
+from openvrex.golden.program.layer_stages import Compiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, split, split_reciprocal, times
 
 MINUS_INFINITY = 0xFF80  # BF16
 WORDS = 4  # words of a bank for each row that is joined, besides the row itself

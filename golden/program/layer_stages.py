@@ -16,9 +16,7 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Words, root_mean_square, rotate
-
-__all__ = ["BANK", "IMMEDIATE", "SCALAR", "STREAM", "Compiler"]
+from openvrex.golden.program.recipes import BANK, SCALAR, STREAM, Row, Words, root_mean_square, rotate
 
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)

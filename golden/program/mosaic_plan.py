@@ -16,8 +16,8 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, Limit, at_register
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
-from openvrex.golden.program.layer_stages import BANK
 from openvrex.golden.program.loop_rolling import roll
+from openvrex.golden.program.recipes import BANK
 from openvrex.golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from openvrex.golden.program.window_plan import WindowPlan
 

@@ -39,7 +39,8 @@ from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Tiling
-from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler, Sizes
+from openvrex.golden.program.layer_stages import FREE, FULL, Compiler, Sizes
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM
 
 NONE: dict[str, int] = {}
 

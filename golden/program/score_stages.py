@@ -14,8 +14,7 @@ from openvrex.golden.function_params import check, check_ints
 from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
-from openvrex.golden.program.layer_stages import IMMEDIATE, SCALAR
-from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm
+from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves

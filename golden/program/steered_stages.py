@@ -34,8 +34,8 @@ from openvrex.golden.program.cluster_stages import (
 )
 from openvrex.golden.program.isa import Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
-from openvrex.golden.program.recipes import imm
+from openvrex.golden.program.layer_stages import semaphores
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.retrieval.centroids import ROUNDS
 
 SET = 4  # semaphore: the registers are set
