@@ -11,9 +11,10 @@ from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.compiler import FREE, FULL, QUERIES, Sizes
 from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Register, Team
-from openvrex.golden.program.layer_stages import FREE, FULL, QUERIES, Compiler, Sizes
+from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.loop_rolling import POINTERS, Op, op
 from openvrex.golden.program.recipes import (
     BANK,
@@ -47,7 +48,7 @@ class AttentionSizes(Sizes, Protocol):
     part: int  # words of a part of a row behind the ring; 0: a bank holds the row
 
 
-class AttentionCompiler(Compiler):
+class AttentionCompiler(LayerCompiler):
     """Writes the stages of the attention, which follow those of `Compiler`.
 
     The entries of a team's member are counted as if there were no others: tile 0 is its first one.

@@ -31,12 +31,12 @@ from openvrex.golden.arithmetic.vector import SCALARS, Bank, Reduce
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
-from openvrex.golden.program.layer_stages import Compiler
+from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Scalar, first_of, imm
 from openvrex.golden.program.stage_plan import Plan
 
 
-class CentroidCompiler(Compiler):
+class CentroidCompiler(LayerCompiler):
     """Writes the arg-max of the scores."""
 
     plan: "CentroidPlan"

@@ -34,9 +34,9 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.attention_stages import AttentionSizes
+from openvrex.golden.program.compiler import FREE, FULL
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, divisors
-from openvrex.golden.program.layer_stages import FREE, FULL
 from openvrex.golden.program.recipes import (
     BANK,
     IMMEDIATE,

@@ -40,10 +40,10 @@ from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.compiler import FREE, FULL, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
-from openvrex.golden.program.layer_stages import FREE, FULL, semaphores
 from openvrex.golden.program.loop_rolling import op
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, Scalar, imm, mean
 from openvrex.golden.program.score_stages import LEVEL, RetrievalShape, ScoreCompiler

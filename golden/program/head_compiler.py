@@ -33,7 +33,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.join_stage import MINUS_INFINITY
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
-from openvrex.golden.program.layer_stages import Compiler
+from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.program.stage_plan import Plan
 
@@ -41,7 +41,7 @@ HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
 TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it
 
 
-class HeadCompiler(Compiler):
+class HeadCompiler(LayerCompiler):
     """Writes the stages of the head."""
 
     plan: "HeadPlan"

@@ -34,9 +34,9 @@ results below the smallest normal number.
 
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.compiler import Compiler
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import Compiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, split, split_reciprocal, times
 
 MINUS_INFINITY = 0xFF80  # BF16

@@ -37,9 +37,10 @@ from typing import Protocol
 import numpy as np
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
+from openvrex.golden.program.compiler import FREE, FULL, Sizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Tiling
-from openvrex.golden.program.layer_stages import FREE, FULL, Compiler, Sizes
+from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM
 
 NONE: dict[str, int] = {}
@@ -98,7 +99,7 @@ class ScanSizes(Sizes, Protocol):
     def x_places(self, rows: int) -> tuple[int, int]: ...
 
 
-class ScanCompiler(Compiler):
+class ScanCompiler(LayerCompiler):
     """Writes the stages of the branch."""
 
     plan: ScanSizes

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
-from openvrex.golden.program.layer_stages import FREE, Compiler, semaphores
 from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from openvrex.golden.program.sequencer_model import sequence
 
@@ -147,7 +147,7 @@ class Plan:
         given : semaphores that are signalled at the start, besides those of the halves of W and X
         """
         c = self._compiler(self)
-        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
+        c.items += [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
         for k, (items, waits) in enumerate(groups):
             if k and waits:
                 c.end()

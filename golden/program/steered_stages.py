@@ -32,9 +32,9 @@ from openvrex.golden.program.cluster_stages import (
     ClusterCompiler,
     at_register,
 )
+from openvrex.golden.program.compiler import semaphores
 from openvrex.golden.program.isa import Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import semaphores
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.retrieval.centroids import ROUNDS
 

@@ -5,6 +5,7 @@ and cycles, then write the record again: `python -m tb.tests.golden.program.test
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.golden.program.steered_stages import HALVE
 from openvrex.golden.program.window_plan import WindowPlan
+from openvrex.tb.library.runner import ROOT
 
 RECORD = Path(__file__).with_name("compiled_programs.json")
 Programs = Iterator[tuple[str, list[Instruction]]]
@@ -175,6 +177,21 @@ def test_every_plan_has_programs_on_record():
     source = Path(__file__).read_text()
     assert [name for name in below(Plan) if f"{name}(" not in source] == []
     assert set(json.loads(RECORD.read_text())) == set(MADE)
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        (r"add=(NEVER|-1 <<)", {"compiler"}),  # negative counts: `fence`
+        (r"\.items = |, self\.items\b", {"compiler"}),  # swaps of instruction lists: `when`, `loop`, `rounds`
+        (r"(?<![.\w])(Loop|repeat)\(", {"compiler", "loop_rolling"}),
+        (r"Post\.RSQRT", {"recipes"}),
+        (r"negate_c=1, post=Post\.(RECIPROCAL|ROUND)", {"recipes"}),  # arg-max, halves of a number
+    ],
+)
+def test_control_flow_and_recipes_are_written_once(what, where):
+    modules = [path for folder in ("program", "policies") for path in (ROOT / "golden" / folder).glob("*.py")]
+    assert {path.stem for path in modules if re.search(what, path.read_text())} == where
 
 
 if __name__ == "__main__":
