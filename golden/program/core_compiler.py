@@ -257,7 +257,7 @@ class CorePlan(LayerPlan):
 
     def of(self, tokens: int) -> "CorePlan":
         """The plan of a pass of fewer tokens over the same weights and entries."""
-        return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts, self.team)
+        return CorePlan(self._fewer(tokens), self.fmt, self.retrieval, self.cuts, self.team)
 
     def _entry_arrays(self) -> None:
         """Place the ring where the KVMU has it, and the entries behind it with the layer's weights."""
@@ -273,31 +273,17 @@ class CorePlan(LayerPlan):
         self.mean_bytes = 4 * (keys + n)
         self.pitch = 1 << (self.mean_bytes + 2 * keys - 1).bit_length()
         need = 2 * self.key_words + 1
-        check(
-            need <= f.depth,
-            "kv_heads * head_size",
-            keys,
-            f"needs {need} words of a bank, but depth = {f.depth}: raise depth",
-        )
-        reason = (
-            f"must be at most frame = {r.frame}, the keys that the HCU holds: raise hcu.frame, or take fewer tokens"
-        )
-        check(s.tokens <= r.frame, "tokens", s.tokens, reason)
+        reason = f"needs {need} words of a bank, but depth = {f.depth}: raise depth"
+        check(need <= f.depth, "kv_heads * head_size", keys, reason)
+        reason = "the keys that the HCU holds: raise hcu.frame, or take fewer tokens"
+        check(s.tokens <= r.frame, "tokens", s.tokens, f"must be at most frame = {r.frame}, {reason}")
         check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which count the sinks, too")
         tiles = -(-r.n_hp // n)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
-        check(
-            bool(fits) and tiles * s.tokens <= f.depth,
-            "n_hp",
-            r.n_hp,
-            f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth",
-        )
-        check(
-            not r.centre or tiles & (tiles - 1) == 0,
-            "n_hp",
-            r.n_hp,
-            f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp",
-        )
+        reason = f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth"
+        check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, reason)
+        reason = f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp"
+        check(not r.centre or tiles & (tiles - 1) == 0, "n_hp", r.n_hp, reason)
         cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
         self.weights.add("hash_weight", cut.weights(n), BF16)
         rows = -(-r.clusters // (2 * n)) * 2 * n

@@ -135,8 +135,12 @@ class LayerPlan(Plan):
 
     def of(self, tokens: int) -> "LayerPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
+        return LayerPlan(self._fewer(tokens), self.fmt, self.cuts, self.team)
+
+    def _fewer(self, tokens: int) -> LayerShape:
+        """The shape of a pass of fewer tokens."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts, self.team)
+        return replace(self.shape, tokens=tokens)
 
     def _size_rows(self) -> None:
         """Choose the length of a row of scores, and the parts in which softmax reads it."""

@@ -83,10 +83,8 @@ class MosaicPlan(WindowPlan):
 
     def of(self, tokens: int) -> "MosaicPlan":
         """The plan of a pass of fewer tokens that uses the same weights, entries and tables in memory."""
-        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        shape = replace(self.shape, tokens=tokens)
         sizes = self.clusters, self.visual, self.stream, self.members
-        return MosaicPlan(shape, self.fmt, *sizes, self.limit, self.cuts)
+        return MosaicPlan(self._fewer(tokens), self.fmt, *sizes, self.limit, self.cuts)
 
     def _more_arrays(self) -> None:
         """Place home, tables and work of the steps. They do not depend on the tokens of the pass."""

@@ -47,15 +47,8 @@ class RetrievalShape:
 
     def __post_init__(self):
         check_ints(self)
-        for name, low in (
-            ("n_hp", 1),
-            ("clusters", 1),
-            ("readings", 1),
-            ("frame", 1),
-            ("ctx", 0),
-            ("sinks", 0),
-            ("ahead", -1),
-        ):
+        least = {"n_hp": 1, "clusters": 1, "readings": 1, "frame": 1, "ctx": 0, "sinks": 0, "ahead": -1}
+        for name, low in least.items():
             check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
 
 

@@ -103,9 +103,7 @@ class WindowPlan(LayerPlan):
 
     def of(self, tokens: int) -> "WindowPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
-        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        shape = replace(self.shape, tokens=tokens)
-        return WindowPlan(shape, self.fmt, self.places, self.cuts, self.team, self.history)
+        return WindowPlan(self._fewer(tokens), self.fmt, self.places, self.cuts, self.team, self.history)
 
     def _more_arrays(self) -> None:
         """Place the first forms of the kept keys, and the arrays of the branch."""

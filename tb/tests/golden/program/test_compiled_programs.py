@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
+from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.mosaic_clusters import Threshold
 from openvrex.golden.program import cluster_stages as stages
 from openvrex.golden.program import vector_programs as rows_of
@@ -177,6 +178,12 @@ def test_every_plan_has_programs_on_record():
     source = Path(__file__).read_text()
     assert [name for name in below(Plan) if f"{name}(" not in source] == []
     assert set(json.loads(RECORD.read_text())) == set(MADE)
+
+
+@pytest.mark.parametrize("plan", [LayerPlan(SHAPE, FMT), CorePlan(SHAPE, FMT, RETRIEVAL)], ids=["layer", "core"])
+def test_a_plan_of_more_tokens_is_refused(plan):
+    with pytest.raises(ParamError, match="tokens=4: must be at most the plan's 3"):
+        plan.of(4)
 
 
 @pytest.mark.parametrize(
