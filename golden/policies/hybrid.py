@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import HistoryBranch, State, StateSpaceParams
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import Plan, Policy, Step
-from openvrex.golden.policies.state_space import HistoryBranch, State, StateSpaceParams
 
 EVICTIONS = ("rewrite", "compression", "mask")
 BRANCHES = ("random", "disabled")

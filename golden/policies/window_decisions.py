@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
@@ -15,7 +16,6 @@ from openvrex.golden.policies.hybrid import HybridParams
 from openvrex.golden.policies.policy import Policy, Step
 from openvrex.golden.policies.policy_run import Run
 from openvrex.golden.policies.registry import Entry, entry
-from openvrex.golden.policies.state_space import StateSpaceParams
 from openvrex.golden.program.window_slots import Decision
 
 # Policies whose choice depends on positions and codec data alone, and the events that each is there for.

@@ -7,29 +7,28 @@ the lowest BF16 number as m_i, so its weight is 0. `golden.program.join_stage` m
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.compiler import FREE, FULL, QUERIES, Sizes
 from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
-from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.layer_stages import (
+from openvrex.golden.program.layer_memory import Array, Register, Team
+from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.loop_rolling import POINTERS, Op, op
+from openvrex.golden.program.recipes import (
     BANK,
-    FREE,
-    FULL,
     IMMEDIATE,
-    NEVER,
-    QUERIES,
     SCALAR,
     STREAM,
-    Compiler,
-    semaphores,
+    Row,
+    Scalar,
+    Words,
+    exponentials,
+    imm,
+    reciprocal,
+    scaled,
 )
-from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, op, repeat
-from openvrex.golden.program.vector_programs import imm
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.layer_compiler import LayerPlan
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.
@@ -37,15 +36,27 @@ TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = range(6)
 LOWEST, MINUS_INFINITY = 0xFF7F, 0xFF80  # BF16
 
 
-class AttentionCompiler(Compiler):
+class AttentionSizes(Sizes, Protocol):
+    """What attention reads of its plan (`golden.program.layer_compiler.LayerPlan`)."""
+
+    team: Team
+    scale: float  # factor of the scores
+    batch: int  # rows that a step computes
+    value_tiles: int  # tiles of values of a step
+    near: int  # entries of the ring that the core attends to
+    masks: int  # word of bank C where a row's mask begins
+    part: int  # words of a part of a row behind the ring; 0: a bank holds the row
+
+
+class AttentionCompiler(LayerCompiler):
     """Writes the stages of the attention, which follow those of `Compiler`.
 
     The entries of a team's member are counted as if there were no others: tile 0 is its first one.
     """
 
-    plan: "LayerPlan"
+    plan: AttentionSizes
 
-    def __init__(self, plan: "LayerPlan"):
+    def __init__(self, plan: AttentionSizes):
         super().__init__(plan)
         # Fields that count the words of a row of scores: those of the ring, and pairs of words behind it.
         self.row = {"len": int(Register.ENTRIES), "add": plan.near, "pair": 1}
@@ -82,8 +93,7 @@ class AttentionCompiler(Compiler):
                     self.load(array, at, n, period, apart, LoadTo.W, (FREE,), (FULL,), to=w_at, step=period)
                     self.mul(w_at, 0, batch, 1, period, period)
                     self.vector(batch, a=STREAM, wide=1, write=Bank.C)
-                    self.out(batch, True)
-                    self.store(out, first * row + i * n, batch, 1, row)
+                    self.give(out, first * row + i * n, 1, rows=batch, stride=row)
 
                 tiles(tile)
 
@@ -110,27 +120,18 @@ class AttentionCompiler(Compiler):
         team, pair = self.plan.team, 2 * self.fmt.lanes
         rest, some = POINTERS[:2]  # entries from the next own pair on; whether there is something to do
         every = team.members * pair
-        turn = (
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=rest, unit="pair"),
-            Loop((add(register, register, pair), add(rest, rest, -every)), (), register=some),
-        )
-        rounds = max(1, team.share(start, -(-most // pair)))
-        self.items += [
-            add(rest, register, -team.ahead(start) * pair),
-            op(Opcode.SET, to=register),
-            Loop(turn, (), count=rounds),
-            # Of the last own pair take away what it lacks: rest is above zero if it lacks nothing.
-            add(rest, rest, every - pair),
-            op(Opcode.SET, to=some, imm=1),
-            Loop((op(Opcode.SET, to=some),), (), register=rest, unit="pair"),
-            add(rest, rest, pair),
-            Loop(
-                (add(register, register, -pair), Loop((add(register, register, 1),), (), register=rest)),
-                (),
-                register=some,
-            ),
-        ]
+        self.items += [add(rest, register, -team.ahead(start) * pair), op(Opcode.SET, to=register)]
+        with self.loop(count=max(1, team.share(start, -(-most // pair)))):
+            with self.when(self.above_zero(rest, "pair", to=some)):
+                self.items += [add(register, register, pair), add(rest, rest, -every)]
+        # Of the last own pair take away what it lacks: rest is above zero if it lacks nothing.
+        self.items.append(add(rest, rest, every - pair))
+        self.above_zero(rest, "pair", yes=0, to=some)
+        self.items.append(add(rest, rest, pair))
+        with self.when(some):
+            self.items.append(add(register, register, -pair))
+            with self.loop(rest):
+                self.items.append(add(register, register, 1))
 
     def count(self) -> None:
         """Compute TAIL, PARTS and LEFT from ENTRIES. The sequencer only adds; a LOOP divides by the size of a word.
@@ -140,13 +141,13 @@ class AttentionCompiler(Compiler):
         n, tail, last = self.fmt.lanes, Register.TAIL, POINTERS[0]
         if self.plan.team.members > 1:
             self.deal(Register.ENTRIES, self.shape.recent // (2 * n), self.shape.entries)
-        self.items += [
-            # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
-            add(last, Register.ENTRIES, n),
-            Loop((add(last, last, -n),), (), register=Register.ENTRIES, unit="unit"),
-            add(tail, 0, 0),
-            Loop((add(tail, tail, 2 * self.fmt.word_bytes),), (), register=last),
-        ]
+        # Entries of the last tile: ENTRIES minus the size of all its tiles, plus one tile.
+        self.items.append(add(last, Register.ENTRIES, n))
+        with self.loop(Register.ENTRIES, unit="unit"):
+            self.items.append(add(last, last, -n))
+        self.items.append(add(tail, 0, 0))
+        with self.loop(last):
+            self.items.append(add(tail, tail, 2 * self.fmt.word_bytes))
         if self.plan.part:
             self.count_parts(Register.ENTRIES, self.shape.entries, self.plan.part * n, 0)
 
@@ -154,18 +155,17 @@ class AttentionCompiler(Compiler):
         """PARTS = parts of `size` among the numbers in a register, at most `most`; LEFT = the rest, `least` or more."""
         last, more, parts, left = POINTERS[0], POINTERS[1], Register.PARTS, Register.LEFT
         # One round for each part that there may be: if LEFT holds a whole part, take it away and count it.
-        turn = (
-            add(last, left, 1 - least - size),
-            add(more, 0, 0),
-            Loop((add(more, 0, 1),), (), register=last, unit="unit"),
-            Loop((add(left, left, -size), add(parts, parts, 1)), (), register=more),
-        )
-        rounds = (most - least) // size
-        self.items += [add(left, numbers, 0), add(parts, 0, 0), Loop(turn, (), count=rounds)]
+        self.items += [add(left, numbers, 0), add(parts, 0, 0)]
+        with self.loop(count=(most - least) // size):
+            self.items += [add(last, left, 1 - least - size), add(more, 0, 0)]
+            with self.loop(last, unit="unit"):
+                self.items.append(add(more, 0, 1))
+            with self.when(more):
+                self.items += [add(left, left, -size), add(parts, parts, 1)]
 
     def signal_queries(self) -> None:
         """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""
-        self._emit(Opcode.MUL, len=Register.REST, add=NEVER, **semaphores((), (QUERIES,)))
+        self.fence(Opcode.MUL, signal=(QUERIES,))
 
     def tiles(self, step: Callable[[int], None]) -> None:
         """Call `step` for every tile of entries: those of the ring, then those behind it."""
@@ -186,17 +186,12 @@ class AttentionCompiler(Compiler):
 
         The register holds the number of their entries.
         """
-        before = self.items
-        bodies: list[list[Item]] = []
-        for k in range(2):
-            self.items = []
+        for k in self.rounds(register, "pair"):
             for i in range(2):
                 step(first + apart * k + i)
-            bodies.append(self.items)
-        self.items = [*before, repeat(register, "pair", bodies[0], bodies[1])]
 
     def softmax(self) -> None:
-        """Softmax of every row of scores, as `vector_programs.softmax`, with an additive mask in bank C."""
+        """Softmax of every row of scores, with an additive mask in bank C."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
         team = p.team
         near = p.near // n
@@ -236,15 +231,14 @@ class AttentionCompiler(Compiler):
         """Store maximum and sum of a row, each in all lanes of a word. The words of bank C held masks of this row."""
         for at, scalar in enumerate((TOP, TOTAL)):
             self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=at)
-        self.out(2, True)
         out = self.plan["stats"]
-        self.store(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 1, 2, 0)
+        self.give(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 2)
 
     def long_row(self, row: int, at: int) -> None:
         """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
         for result, none, op_code in ((TOP, MINUS_INFINITY, VectorOp.MAX), (TOTAL, 0, VectorOp.FMA), (None, 0, None)):
 
-            def part(at: int, size: int | dict, mask: int | None, result=result, none=none, op_code=op_code) -> None:
+            def part(at: int, size: Words, mask: int | None, result=result, none=none, op_code=op_code) -> None:
                 if result is not None:
                     self.constant(PART, none)  # the result of a part without words
                 self.highest(at, size, mask, PART if result == TOP else OTHER)
@@ -263,7 +257,7 @@ class AttentionCompiler(Compiler):
             if result == TOTAL:
                 self.reciprocal()
 
-    def parts(self, at: int, part: Callable[[int, int | dict, int | None], None]) -> None:
+    def parts(self, at: int, part: Callable[[int, Words, int | None], None]) -> None:
         """Call `part` for the parts of a row that starts at number `at`: the ring, whole parts behind it, and the rest.
 
         `part` takes the first number, the words or the fields that count them, and the word of bank C where the mask
@@ -272,39 +266,25 @@ class AttentionCompiler(Compiler):
         n, near, words = self.fmt.lanes, self.plan.near // self.fmt.lanes, self.plan.part
         if near:
             part(at, near, 0)
-        before = self.items
-        bodies: list[list[Item]] = []
-        ends: list[list[Item]] = []
-        left: dict[str, int] = {"len": int(Register.LEFT), "pair": 1}
-        for k in range(2):
-            first = at + (near + k * words) * n
-            self.items = []
-            part(first, words, None)
-            bodies.append(self.items)
-            self.items = []
-            part(first, left, self.plan.masks + near)
-            ends.append(self.items)
-        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
 
-    def highest(self, at: int, size: int | dict, mask: int | None, to: int) -> None:
+        def rest(k: int) -> None:
+            part(at + (near + k * words) * n, {"len": int(Register.LEFT), "pair": 1}, self.plan.masks + near)
+
+        for k in self.rounds(Register.PARTS, behind=rest):
+            part(at + (near + k * words) * n, words, None)
+
+    def highest(self, at: int, size: Words, mask: int | None, to: int) -> None:
         """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
-        n = self.fmt.lanes
         fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
-        scores = self.plan["scores"]
-        if isinstance(size, int):
-            self.load(scores, at, 1, size, 0, LoadTo.VECTOR)
-        else:
-            self.load(scores, at, 1, 1, n, LoadTo.VECTOR, **size)
-        scale = {"imm_b": imm(self.plan.scale), "wide": 1}
-        self.vector(size, Queue.LOAD, a=STREAM, **scale, **fields, write=Bank.A, reduce=Reduce.MAX, scalar_d=to)
+        most = {"imm_b": imm(self.plan.scale), "reduce": int(Reduce.MAX), "scalar_d": to}
+        self.take(self.plan["scores"], at, size, Bank.A, **most, **fields)
 
-    def exponentials(self, size: int | dict, to: int) -> None:
+    def exponentials(self, size: Words, to: int) -> None:
         """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
-        less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
-        self.vector(size, **less, post=Post.EXP, write=Bank.B, reduce=Reduce.SUM, scalar_d=to)
+        exponentials(self, Row(0, size), Scalar(TOP), reduce=Reduce.SUM, scalar_d=to)
 
     def reciprocal(self) -> None:
-        """INVERSE = 1 / TOTAL, with the steps of `vector_programs.reciprocal`.
+        """INVERSE = 1 / TOTAL.
 
         In a team TOTAL may be 0, which becomes 1 here. A row with an entry has a sum of 1 at least.
         """
@@ -312,20 +292,15 @@ class AttentionCompiler(Compiler):
         if self.plan.team.members > 1:
             of = INVERTED
             self.scalar(INVERTED, op=VectorOp.MAX, scalar_a=TOTAL, imm_c=ONE)
-        self.scalar(INVERSE, scalar_a=of, post=Post.RECIPROCAL)
-        self.scalar(PART, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=INVERSE, imm_c=ONE)
-        self.scalar(INVERSE, scalar_a=PART, b=SCALAR, scalar_b=INVERSE, c=SCALAR, scalar_c=INVERSE)
+        inverse = Scalar(INVERSE)
+        reciprocal(self, Scalar(of), inverse, Scalar(PART), inverse)
 
-    def shares(self, row: int, at: int, size: int | dict) -> None:
+    def shares(self, row: int, at: int, size: Words) -> None:
         """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
         out = self.plan["probabilities"]
         at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
-        self.vector(size, a=SCALAR, scalar_a=INVERSE, b=BANK, post=Post.ROUND, write=Bank.B)
-        self.out(size)
-        if isinstance(size, int):
-            self.store(out, at, 1, size, 0)
-        else:
-            self.store(out, at, 1, 1, self.fmt.lanes, **size)
+        scaled(self, Row(0, size), Scalar(INVERSE), Row(0, size, Bank.B), Post.ROUND)
+        self.give(out, at, size)
 
     def mask_behind(self) -> None:
         """Load the mask of the entries behind the ring, or of the rest behind whole parts, into bank C.
@@ -333,19 +308,13 @@ class AttentionCompiler(Compiler):
         It is zeros for the full tiles, then the word of the last tile, then the word of an empty tile, which completes
         a pair.
         """
-        p, n, some = self.plan, self.fmt.lanes, POINTERS[0]
+        p, n = self.plan, self.fmt.lanes
         entries = int(Register.LEFT if p.part else Register.ENTRIES)
-        outer, self.items = self.items, []
-        self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
-        self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
-        at = (p.masks + p.near // n) % self.fmt.depth
-        self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=entries, unit="unit"),
-            Loop(tuple(self.items), (0, 0), register=some),
-        ]
+        with self.when(self.above_zero(entries)):
+            self.load(p["zeros"], 0, 1, 1, 0, LoadTo.VECTOR, len=entries, unit=1, add=-n)
+            self.load(p["tails"], 0, 1, 2, 0, LoadTo.VECTOR, base=Register.TAIL)
+            at = (p.masks + p.near // n) % self.fmt.depth
+            self.vector({"len": entries, "add": n}, Queue.LOAD, a=STREAM, write=Bank.C, addr_d=at)
 
     def values(self) -> None:
         """Multiply probabilities, `batch` rows at a time, by one tile of values a step; LOAD transposes the values."""
@@ -372,13 +341,11 @@ class AttentionCompiler(Compiler):
 
                     self.tiles(tile)
                     if shared:
-                        self.out(many, True)
                         row = p.team.member * s.kv_heads * s.rows + first
-                        self.store(p["parts"], row * head + part * n, batch, tiles, head)
+                        self.give(p["parts"], row * head + part * n, tiles, rows=batch, stride=head)
                     else:
                         self.vector(many, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, post=Post.ROUND, write=Bank.B)
-                        self.out(many)
-                        self.store(p["attention"], first * head + part * n, batch, tiles, head)
+                        self.give(p["attention"], first * head + part * n, tiles, rows=batch, stride=head)
 
 
 def add(to: int, a: int, imm: int) -> Op:

@@ -27,17 +27,16 @@ from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
-from openvrex.golden.arithmetic.vector import SCALARS, Bank, Post, Reduce
-from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.arithmetic.vector import SCALARS, Bank, Reduce
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Scalar, first_of, imm
 from openvrex.golden.program.stage_plan import Plan
-from openvrex.golden.program.vector_programs import imm
 
 
-class CentroidCompiler(Compiler):
+class CentroidCompiler(LayerCompiler):
     """Writes the arg-max of the scores."""
 
     plan: "CentroidPlan"
@@ -49,10 +48,8 @@ class CentroidCompiler(Compiler):
         """
         p, n = self.plan, self.fmt.lanes
         words, rows, tokens = p.tiles, p.rows, self.shape.tokens
-        self.load(p["minus_half"], 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
-        self.load(p["numbers"], 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=words)
+        self.take(p["minus_half"], 0, words, Bank.C)
+        self.take(p["numbers"], 0, words, Bank.C, words)
         out = 2 * words
         for first in range(0, tokens, rows):
             some = range(rows)
@@ -60,19 +57,14 @@ class CentroidCompiler(Compiler):
                 self.load(p["scores"], (first + k) * words * n, 1, words, 0, LoadTo.VECTOR)
                 top: dict[str, int] = {"reduce": Reduce.MAX, "scalar_d": 2 * k}
                 self.vector(words, Queue.LOAD, a=STREAM, wide=1, c=BANK, write=Bank.A, addr_d=k * words, **top)
-            for k in some:
-                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": 2 * k, "negate_c": 1}
-                self.vector(words, **less, post=Post.RECIPROCAL, write=Bank.A, addr_d=k * words)
-            for k in some:
-                number = {"a": BANK, "addr_a": k * words, "c": BANK, "addr_c": words}
-                self.vector(words, op=VectorOp.MIN, **number, reduce=Reduce.MAX, scalar_d=2 * k + 1)
+            tops, found = [Scalar(2 * k) for k in some], [Scalar(2 * k + 1) for k in some]
+            first_of(self, [Row(k * words, words, Bank.A) for k in some], tops, words, found)
             for k in some:
                 self.vector(a=SCALAR, scalar_a=2 * k, write=Bank.C, addr_d=out + 2 * k + 1)
             for k in some:
                 back: dict[str, int] = {"a": SCALAR, "scalar_a": 2 * k + 1, "negate_a": 1}
                 self.vector(**back, c=IMMEDIATE, imm_c=imm(p.above), write=Bank.C, addr_d=out + 2 * k)
-            self.out(2 * rows, True, at=out)
-            self.store(p["nearest"], 2 * first * n, 1, 2 * rows, 0)
+            self.give(p["nearest"], 2 * first * n, 2 * rows, out)
 
 
 class CentroidPlan(Plan):
@@ -113,7 +105,7 @@ class CentroidPlan(Plan):
         self.cuts = {"centroid": cut}
         align = max(4096, 4 * n)
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
-        self.table.add("centroid_weight", (cut.blocks, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.table.add("centroid_weight", cut.weights(n), BF16)
         self.table.add("minus_half", (self.tiles * n,), np.float32)
         self.table.add("numbers", (self.tiles * n,), np.float32)
         self.work.add("scores", (tokens, self.tiles * n), np.float32)

@@ -27,22 +27,36 @@ its centroid, variance, size. A word of `identity` selects that lane.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.attention_stages import AttentionSizes
+from openvrex.golden.program.compiler import FREE, FULL
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, divisors
-from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, SCALAR, STREAM
-from openvrex.golden.program.loop_rolling import Item, repeat
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import (
+    BANK,
+    IMMEDIATE,
+    SCALAR,
+    STREAM,
+    Row,
+    Scalar,
+    exponentials,
+    first_of,
+    imm,
+    integer,
+    inverse_root,
+    put,
+    scaled,
+    split_reciprocal,
+    squared_length,
+    times,
+)
 from openvrex.golden.program.window_plan import WindowCompiler
 from openvrex.golden.retrieval.centroids import EPSILON
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.mosaic_plan import MosaicPlan
 
 # Registers of these programs: addresses, and a number of rows. KV holds the address of the layer's entries and tables.
 ROWS = Register.FIRST  # rows of a loop
@@ -80,10 +94,35 @@ def at_register(register: int, size: int, dtype: type = BF16) -> Array:
     return Array("row", 0, (1, size), dtype, int(register))
 
 
+class Limit(Protocol):
+    """Equation 5's parameters (`golden.policies.mosaic_clusters.Threshold`)."""
+
+    @property
+    def small(self) -> float: ...
+    @property
+    def large(self) -> float: ...
+    @property
+    def rate(self) -> float: ...
+
+
+class ClusterSizes(AttentionSizes, Protocol):
+    """What the steps read of their plan (`golden.program.mosaic_plan.MosaicPlan`)."""
+
+    limit: Limit
+    width: int  # numbers of a token's keys
+    tiles: int  # words of a number of each cluster
+    members: int  # most tokens of a cluster that is split or made
+    above: int  # N, above the numbers of clusters and members
+    rank_scale: float  # factor of the scores of clusters
+
+    @property
+    def pairs(self) -> Array: ...
+
+
 class ClusterCompiler(WindowCompiler):
     """Writes the steps of a `MosaicPlan`."""
 
-    plan: "MosaicPlan"
+    plan: ClusterSizes
     side = 0  # the half of W that `against` takes next
     many = 0  # members that the steps of K-means work on; behind the last one there may be others, whose `valid` is 0
 
@@ -96,23 +135,8 @@ class ClusterCompiler(WindowCompiler):
 
     def rows(self, body: Callable[[int], None]) -> None:
         """Call `body` for each row of a loop; the register ROWS counts them."""
-        before = self.items
-        rounds: list[list[Item]] = []
-        for k in range(2):
-            self.items = []
+        for k in self.rounds(ROWS):
             body(k)
-            rounds.append(self.items)
-        self.items = [*before, repeat(ROWS, "", rounds[0], rounds[1])]
-
-    def take(self, array: Array, at: int, words: int, write: int, to: int = 0, **fields: int) -> None:
-        """Load `words` adjacent words and write them to banks from word `to`."""
-        self.load(array, at, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, wide=int(array.dtype == np.float32), write=write, addr_d=to, **fields)
-
-    def give(self, array: Array, at: int, words: int, of: int = 0) -> None:
-        """Store `words` adjacent words from word `of` of bank B, or of bank C if they are FP32."""
-        self.out(words, array.dtype == np.float32, of)
-        self.store(array, at, 1, words, 0)
 
     def spread(self, scalar: int, to: int) -> None:
         """Put a scalar into all lanes of a word of bank C."""
@@ -120,23 +144,17 @@ class ClusterCompiler(WindowCompiler):
 
     def fetch(self, array: Array, at: int, to: int) -> None:
         """Load a word and put its number, the same in all lanes, into a scalar register."""
-        self.load(array, at, 1, 1, 0, LoadTo.VECTOR)
-        self.vector(1, Queue.LOAD, a=STREAM, wide=1, reduce=Reduce.LAST, scalar_d=to, keep=0)
+        self.take(array, at, 1, reduce=Reduce.LAST, scalar_d=to, keep=0)
 
     def length(self, words: int, to: int) -> None:
         """Scalar `to` = the squared length of the row in banks A and B."""
-        self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+        squared_length(self, Row(0, words), Scalar(to))
 
     def divide(self, words: int, count: int, post: int, write: int) -> None:
         """The row of FP32 sums in bank A by scalar `count`, as `centroids.divided`. Uses scalars 9 to 12 and bank C."""
-        g, f, h, low = range(9, 13)
-        self.scalar(g, scalar_a=count, post=Post.RECIPROCAL)
-        self.scalar(f, scalar_a=count, negate_a=1, b=SCALAR, scalar_b=g, imm_c=ONE)
-        self.scalar(f, scalar_a=f, b=SCALAR, scalar_b=g, c=SCALAR, scalar_c=g)
-        self.scalar(h, scalar_a=f, post=Post.ROUND)
-        self.scalar(low, scalar_a=f, c=SCALAR, scalar_c=h, negate_c=1, post=Post.ROUND)
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=low, write=Bank.C)
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=h, c=BANK, post=post, write=write)
+        first, rest, high, low = (Scalar(k) for k in range(9, 13))
+        split_reciprocal(self, Scalar(count), first, rest, high, low)
+        times(self, Row(0, words), high, low, Row(0, words, Bank.C), Row(0, words, write), post=post)
 
     def against(self, rows: Array, centre: Array, put: Callable[[int, int], None]) -> None:
         """Multiply the members' directions `rows` by a centre; each product fills a word.
@@ -153,6 +171,16 @@ class ClusterCompiler(WindowCompiler):
             self.load(rows, first * size, most, words, size, LoadTo.X, wait, (FULL,), to=x_at, step=words)
             self.mul(w_at, x_at, most, 1, words, words)
             put(first, most)
+
+    def products_of(self, at: int, rows: Array, apart: int, tiles: int, **fields: int) -> None:
+        """A = the row at number `at` behind SRC times tiles of rows, `apart` numbers from one to the next, plus C."""
+        n, words, x = self.fmt.lanes, self.words, at_register(SRC, self.plan.width)
+        for tile in range(tiles):
+            w_at, x_at = self.turn()
+            self.load(rows, tile * n * apart, n, words, apart, LoadTo.W, (FREE,), to=w_at, step=words)
+            self.load(x, at, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
+            self.mul(w_at, x_at, 1, 1, words, words)
+            self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile, **fields)
 
     def distances(self, centre: Array, minus_half: int) -> None:
         """A = squared distances of the members from a centre, whose -q / 2 is in a scalar. Bank C gets their norms."""
@@ -173,10 +201,7 @@ class ClusterCompiler(WindowCompiler):
         numbers : the word of bank C from which N less each place stands
         """
         self.vector(words, a=BANK, reduce=Reduce.MAX, scalar_d=top)
-        less = {"c": SCALAR, "scalar_c": top, "negate_c": 1}
-        self.vector(words, a=BANK, **less, post=Post.RECIPROCAL, write=Bank.A)
-        place = {"a": BANK, "c": BANK, "addr_c": numbers}
-        self.vector(words, op=VectorOp.MIN, **place, reduce=Reduce.MAX, scalar_d=number)
+        first_of(self, [Row(0, words, Bank.A)], [Scalar(top)], numbers, [Scalar(number)])
 
     def zeros(self, words: int) -> None:
         """A and B = 1 where an integer in bank A is 0, else 0."""
@@ -202,6 +227,13 @@ class ClusterCompiler(WindowCompiler):
         """Scalar `to` = less half of scalar `of`."""
         self.scalar(to, scalar_a=of, imm_b=imm(-0.5))
 
+    def give_half(self, to: Array) -> None:
+        """Store less half the squared length of the direction in banks A and B. Uses scalar 0."""
+        self.length(self.words, 0)
+        self.halved(0, 0)
+        self.spread(0, 0)
+        self.give(to, 0, 1)
+
     # Steps
 
     def copy(self) -> None:
@@ -218,22 +250,18 @@ class ClusterCompiler(WindowCompiler):
     def directions(self, array: Array, norms: Array | None) -> None:
         """Directions of the keys of ROWS adjacent entries from SRC on, to an array from DST on; and their norms."""
         s, width, words = self.shape, self.plan.width, self.words
-        square, root, half, r, q = range(5)
+        square, root, half, r, q = (Scalar(k) for k in range(5))
 
         def row(k: int) -> None:
             self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.B)
-            self.length(words, square)
-            self.scalar(square, scalar_a=square, imm_c=imm(float(EPSILON)))
-            self.scalar(root, scalar_a=square, post=Post.RSQRT)
-            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
-            self.scalar(r, scalar_a=square, b=SCALAR, scalar_b=root)
-            self.scalar(r, scalar_a=r, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
-            self.scalar(r, scalar_a=r, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
-            self.vector(words, a=SCALAR, scalar_a=r, b=BANK, post=Post.ROUND, write=Bank.A | Bank.B)
+            squared_length(self, Row(0, words), square)
+            put(self, square, **square.of("a"), imm_c=imm(float(EPSILON)))
+            inverse_root(self, square, root, half, r, r)
+            scaled(self, Row(0, words), r, Row(0, words, Bank.A | Bank.B), Post.ROUND)
             self.give(array, k * width, words)
             if norms is not None:
-                self.length(words, q)
-                self.spread(q, 0)
+                self.length(words, q.number)
+                self.spread(q.number, 0)
                 self.give(norms, k * self.fmt.lanes, 1)
 
         self.rows(row)
@@ -249,8 +277,7 @@ class ClusterCompiler(WindowCompiler):
         self.take(count, 0, 1, Bank.C, words)
 
         def row(k: int) -> None:
-            self.load(at_register(SRC, s.entry), k * s.entry, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+            self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.C, c=BANK)
             self.vector(a=IMMEDIATE, imm_a=ONE, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
 
         self.rows(row)
@@ -280,23 +307,15 @@ class ClusterCompiler(WindowCompiler):
         self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
         self.length(words, square)
         self.stats_row(0, 0)
-        self.load(p["closed"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, c=BANK, write=Bank.C)
+        self.take(p["closed"], 0, tiles, Bank.C, c=BANK)
         self.take(p["numbers"], 0, tiles, Bank.C, tiles)
-        for tile in range(tiles):
-            w_at, x_at = self.turn()
-            self.load(p["centroids"], tile * n * p.width, n, words, p.width, LoadTo.W, (FREE,), to=w_at, step=words)
-            row = at_register(SRC, p.width)
-            self.load(row, x, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
-            self.mul(w_at, x_at, 1, 1, words, words)
-            self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile)
+        self.products_of(x, p["centroids"], p.width, tiles)
         self.farthest(tiles, tiles, best, number)
         # Which lane holds that number: the difference is zero there.
         self.vector(tiles, a=SCALAR, scalar_a=number, c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
         self.zeros(tiles)
         for k, to in ((1, v), (2, size)):
-            self.load(p["stats"], k * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, b=BANK, reduce=Reduce.SUM, scalar_d=to)
+            self.take(p["stats"], k * n, 1, rows=tiles, stride=3 * n, b=BANK, reduce=Reduce.SUM, scalar_d=to)
         self.scalar(d, scalar_a=best, imm_b=imm(-2.0), c=SCALAR, scalar_c=square)
         self.scalar(d, op=VectorOp.MAX, scalar_a=d, imm_c=0)
         self.scalar(size, scalar_a=size, imm_c=ONE)
@@ -312,8 +331,7 @@ class ClusterCompiler(WindowCompiler):
     def stats_row(self, which: int, to: int) -> None:
         """One of the three statistics of all clusters, to bank C."""
         n, tiles = self.fmt.lanes, self.plan.tiles
-        self.load(self.plan["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=to)
+        self.take(self.plan["stats"], which * n, 1, Bank.C, to, rows=tiles, stride=3 * n)
 
     def absorb(self) -> None:
         """Move a cluster by the direction at SRC and the entry at ENTRY, with what `probe` has left in `answer`.
@@ -334,8 +352,7 @@ class ClusterCompiler(WindowCompiler):
         """Move the mean at register `mean` towards row `row` at register `x` by its share, a scalar; as `moved`."""
         words = numbers // self.fmt.lanes
         self.take(at_register(mean, numbers), 0, words, Bank.C)
-        self.load(at_register(x, numbers), row * numbers, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, negate_c=1, write=Bank.A)
+        self.take(at_register(x, numbers), row * numbers, words, Bank.A, c=BANK, negate_c=1)
         moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
         self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
         self.give(at_register(mean, numbers), 0, words)
@@ -370,19 +387,13 @@ class ClusterCompiler(WindowCompiler):
         self.divide(self.words, COUNT, Post.ROUND, Bank.A | Bank.B)
         self.give(to, at, self.words)
         if minus_half is not None:
-            self.length(self.words, 0)
-            self.halved(0, 0)
-            self.spread(0, 0)
-            self.give(minus_half, 0, 1)
+            self.give_half(minus_half)
 
     def centre(self, of: Array, to: Array, minus_half: Array) -> None:
         """Make the member `of` the centre `to`; less half its squared length goes to `minus_half`."""
         self.take(of, 0, self.words, Bank.A | Bank.B)
         self.give(to, 0, self.words)
-        self.length(self.words, 0)
-        self.halved(0, 0)
-        self.spread(0, 0)
-        self.give(minus_half, 0, 1)
+        self.give_half(minus_half)
 
     def seed(self, first: int, of: Array, to: Array, minus_half: Array) -> None:
         """Find the member farthest from a centre, or from all seeds so far.
@@ -403,8 +414,7 @@ class ClusterCompiler(WindowCompiler):
         if first == 2:
             self.take(p["left"], 0, many, Bank.C)
             self.vector(many, op=VectorOp.MIN, a=BANK, c=BANK, write=Bank.A)
-        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A | Bank.C)
+        self.take(p["valid"], 0, many, Bank.A | Bank.C, a=BANK, b=STREAM)
         if first:
             self.give(p["left"], 0, many)
         self.take(p["places"], 0, many, Bank.C)
@@ -464,8 +474,7 @@ class ClusterCompiler(WindowCompiler):
         for c in range(centres):
             self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=many, write=Bank.A)
             self.zeros(many)
-            self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-            self.vector(many, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
+            self.take(p["valid"], 0, many, Bank.B, a=BANK, b=STREAM, post=Post.ROUND)
             self.give(p["weights"], c * p.members * n, many)
 
     def put_pair(self) -> None:
@@ -504,26 +513,16 @@ class ClusterCompiler(WindowCompiler):
         for g in range(s.kv_heads):
             self.vector(words, a=IMMEDIATE, imm_a=0, write=Bank.A | Bank.C)
             for r in range(many):
-                self.load(p["q"], (g * many + r) * head, 1, words, 0, LoadTo.VECTOR)
-                self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
-            low = {"imm_a": imm(many & ~0xFF), "imm_c": imm(many & 0xFF)}
-            self.vector(a=IMMEDIATE, **low, reduce=Reduce.LAST, scalar_d=0, keep=0)
+                self.take(p["q"], (g * many + r) * head, words, Bank.A | Bank.C, c=BANK)
+            integer(self, many, Scalar(0))
             self.divide(words, 0, Post.ROUND, Bank.B)
             self.give(p["query"], g * head, words)
 
     def codes(self, rows: Array, apart: int, tiles: int, mask: Array, out: Array) -> None:
         """Score codes of rows, `apart` numbers from one to the next, for the query at SRC, under a mask."""
-        p, n, words = self.plan, self.fmt.lanes, self.words
+        p = self.plan
         self.take(mask, 0, tiles, Bank.C)
-        for tile in range(tiles):
-            w_at, x_at = self.turn()
-            self.load(rows, tile * n * apart, n, words, apart, LoadTo.W, (FREE,), to=w_at, step=words)
-            query = at_register(SRC, p.width)
-            self.load(query, 0, 1, words, 0, LoadTo.X, (), (FULL,), to=x_at, step=words)
-            self.mul(w_at, x_at, 1, 1, words, words)
-            scaled = {"imm_b": imm(p.rank_scale), "c": BANK, "addr_c": tile}
-            self.vector(a=STREAM, wide=1, **scaled, write=Bank.A, addr_d=tile)
+        self.products_of(0, rows, apart, tiles, imm_b=imm(p.rank_scale))
         self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=0)
-        less = {"a": BANK, "c": SCALAR, "scalar_c": 0, "negate_c": 1}
-        self.vector(tiles, **less, post=Post.EXP, code=1, write=Bank.B)
+        exponentials(self, Row(0, tiles), Scalar(0), code=1)
         self.give(out, 0, tiles)

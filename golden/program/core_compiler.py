@@ -32,76 +32,28 @@ Sinks are entries that the host puts first behind the ring (array `behind`); fet
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
+from openvrex.golden.program.compiler import FREE, FULL, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
-from openvrex.golden.program.layer_stages import (
-    BANK,
-    FREE,
-    FULL,
-    IMMEDIATE,
-    NEVER,
-    SCALAR,
-    STREAM,
-    semaphores,
-)
-from openvrex.golden.program.loop_rolling import POINTERS, Loop, addresses, op, roll
-from openvrex.golden.program.score_stages import LEVEL, ScoreCompiler
+from openvrex.golden.program.loop_rolling import op
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, Scalar, imm, mean
+from openvrex.golden.program.score_stages import LEVEL, RetrievalShape, ScoreCompiler
 from openvrex.golden.program.sequencer_model import register_values
-from openvrex.golden.program.vector_programs import imm
 
 # Register that the program uses, free as there is no `append`: address of a cluster's row.
 ROW = Register.SLOT
 # Semaphores: the cluster or count is in its register, its row is in memory, the entries to be placed are in memory, all
 # are placed, the chosen entries are fetched, the DRE has the counts of the layer's clusters.
 CLUSTER, SUMMED, ROTATED, PLACED, FETCHED, SWITCHED = range(4, 10)
-
-
-@dataclass(frozen=True)
-class RetrievalShape:
-    """Sizes of a layer's retrieval, and how it shares the work with the layers beside it.
-
-    n_hp : hyperplanes, which is the number of hash bits of a key
-    clusters : most clusters of the context
-    ctx : the layer's context in the DRE, less the register CONTEXT
-    sinks : entries that stand first behind the ring and are always attended
-    ahead : context of the next layer, less that register, if this layer chooses and fetches its entries, else -1
-    fetched : whether the layer before has chosen and fetched the entries of this one
-    centre : whether hash bits are centred, as `ReSVParams.centre` says
-    readings : times that the WTU reads a row
-    frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
-    """
-
-    n_hp: int = 32
-    clusters: int = 256
-    ctx: int = 0
-    sinks: int = 0
-    ahead: int = -1
-    fetched: bool = False
-    centre: bool = True
-    readings: int = 1
-    frame: int = 32
-
-    def __post_init__(self):
-        check_ints(self)
-        for name, low in (
-            ("n_hp", 1),
-            ("clusters", 1),
-            ("readings", 1),
-            ("frame", 1),
-            ("ctx", 0),
-            ("sinks", 0),
-            ("ahead", -1),
-        ):
-            check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
 
 
 class CoreCompiler(ScoreCompiler):
@@ -137,23 +89,15 @@ class CoreCompiler(ScoreCompiler):
         Thresholds come from memory to the end of the `many` words of bank C. The first pass of a context, which has no
         cluster yet, overwrites them there by its own, and stores these.
         """
-        p, at, some = self.plan, many - tiles, POINTERS[0]
-        self.load(p["thresholds"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=at)
+        p, at = self.plan, many - tiles
+        self.take(p["thresholds"], 0, tiles, Bank.C, at)
         self.level(self.context())
-        outer, self.items = self.items, []
-        mean: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
-        self.vector(tiles, **mean)
-        if at:  # a token's words add to those of the token before
-            self.vector(at, **mean, addr_a=tiles, c=BANK, addr_d=tiles)
-        self.out(tiles, True, at)
-        self.store(p["thresholds"], 0, 1, tiles, 0)
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=some, imm=1),
-            Loop((op(Opcode.SET, to=some),), (), register=LEVEL, unit="unit"),
-            Loop(tuple(self.items), (0,), register=some),
-        ]
+        with self.when(self.above_zero(LEVEL, yes=0)):
+            part: dict[str, int] = {"a": BANK, "imm_b": imm(1 / self.shape.tokens), "write": Bank.C}
+            self.vector(tiles, **part)
+            if at:  # a token's words add to those of the token before
+                self.vector(at, **part, addr_a=tiles, c=BANK, addr_d=tiles)
+            self.give(p["thresholds"], 0, tiles, at)
         less = {"c": BANK, "addr_c": at, "span_c": tiles.bit_length() - 1, "negate_c": 1}
         self.vector(many, a=BANK, **less, post=Post.ROUND, write=Bank.B)
 
@@ -181,16 +125,16 @@ class CoreCompiler(ScoreCompiler):
         p = self.plan
         if p.retrieval.fetched and not p.given:
             self.entries_are(ROW)
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (ROTATED, SUMMED)))
-        self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((ROTATED,), ()))
+        self.fence(Opcode.STORE, signal=(ROTATED, SUMMED))
+        self.fence(Opcode.RETRIEVE, wait=(ROTATED,))
         at_once = self.shape.tokens // p.turns
         for turn in range(p.turns):
             self.product(p["norm1"], p["qkv_weight"], range(turn * p.beside, (turn + 1) * p.beside))
             for t in range(turn * at_once, (turn + 1) * at_once):
                 self.join(t)
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((SUMMED,), ()))
+        self.fence(Opcode.LOAD, wait=(SUMMED,))
         if p.retrieval.fetched:
-            self._emit(Opcode.RETRIEVE, len=Register.REST, add=NEVER, **semaphores((), (PLACED,)))
+            self.fence(Opcode.RETRIEVE, signal=(PLACED,))
         else:
             switch = {"action": Retrieve.SWITCH, **self.context()}
             self._emit(Opcode.RETRIEVE, **switch, **semaphores((), (PLACED, SWITCHED)))
@@ -210,35 +154,21 @@ class CoreCompiler(ScoreCompiler):
         words, entry = p.key_words, s.entry * 2
         row = Array("row", 0, (p.pitch // 4,), np.float32, ROW)
         mean_at, count = words + 1, words  # words of the banks that hold them
-        whole, inverse, low, high = range(4)
+        whole, inverse, low, high = (Scalar(k) for k in range(4))
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)
         self.sync(CLUSTER)
         self.load(row, 0, 1, words + 1, 0, LoadTo.VECTOR, (SUMMED,))
         self.vector(words + 1, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
-        self.load(p["fresh"], t * s.entry, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, c=BANK, write=Bank.A | Bank.C)
+        self.take(p["fresh"], t * s.entry, words, Bank.A | Bank.C, c=BANK)
         one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
-        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole)
-        self.out(words + 1, True)
-        self.store(row, 0, 1, words + 1, 0)
-        # The steps of `vector_programs.cluster_mean`, with the count from memory.
-        self.scalar(inverse, scalar_a=whole, post=Post.RECIPROCAL)
-        self.scalar(low, scalar_a=whole, negate_a=1, b=SCALAR, scalar_b=inverse, imm_c=ONE)
-        self.scalar(inverse, scalar_a=low, b=SCALAR, scalar_b=inverse, c=SCALAR, scalar_c=inverse)
-        self.scalar(high, scalar_a=inverse, post=Post.ROUND)
-        self.scalar(low, scalar_a=inverse, c=SCALAR, scalar_c=high, negate_c=1, post=Post.ROUND)
-        to = {"addr_d": mean_at}
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=high, post=Post.ROUND, write=Bank.B | Bank.C, **to)
-        rest = {"a": SCALAR, "scalar_a": whole, "negate_a": 1, "b": BANK, "addr_b": mean_at, "c": BANK}
-        self.vector(words, **rest, write=Bank.A, **to)
-        part = {"a": BANK, "addr_a": mean_at, "b": SCALAR, "c": BANK, "addr_c": mean_at}
-        self.vector(words, **part, scalar_b=low, write=Bank.C, **to)
-        self.vector(words, **part, scalar_b=high, post=Post.ROUND, write=Bank.B, **to)
+        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole.number)
+        self.give(row, 0, words + 1)
+        mean(self, Row(0, words), whole, inverse, low, high, mean_at)
         self.out(words, at=mean_at)
-        mean = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
-        self.store(mean, 0, 1, words, 0, **semaphores((), (SUMMED,)))
+        means = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
+        self.store(means, 0, 1, words, 0, **semaphores((), (SUMMED,)))
 
     def rank(self, q: Array, means: Array) -> None:
         """Multiply queries `q` by the means of the core's clusters; FP32 scores go to `ranks`."""
@@ -261,24 +191,16 @@ class CoreCompiler(ScoreCompiler):
 
     def select(self) -> None:
         """Choose clusters by their scores and fetch their entries behind the ring."""
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((SWITCHED,), ()))
+        self.fence(Opcode.STORE, wait=(SWITCHED,))
         self.choose()
         self.fetch(self.plan["behind"], Register.ENTRIES, (FETCHED,))
 
     def select_ahead(self) -> None:
         """Choose and fetch for the next layer, if it has a cluster. The next program waits for these entries."""
-        p, some = self.plan, POINTERS[0]
-        outer, self.items = self.items, []
-        self.choose()
-        self.fetch(p.ahead("behind"), ROW)
-        body = tuple(roll(self.items))
-        self.items = [
-            *outer,
-            op(Opcode.SET, to=ROW),
-            op(Opcode.SET, to=some),
-            Loop((op(Opcode.SET, to=some, imm=1),), (), register=LEVEL, unit="unit"),
-            Loop(body, (0,) * len(addresses(body)), register=some),
-        ]
+        self._emit(Opcode.SET, to=ROW)
+        with self.when(self.above_zero(LEVEL)):
+            self.choose()
+            self.fetch(self.plan.ahead("behind"), ROW)
 
     def fetch(self, to: Array, register: int, signal=()) -> None:
         """FETCH the chosen entries behind the sinks of array `to`; their number goes to a register."""
@@ -289,7 +211,7 @@ class CoreCompiler(ScoreCompiler):
     def resident(self) -> None:
         """Multiply queries by the keys of the ring, once all tokens are placed."""
         p = self.plan
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((PLACED,), ()))
+        self.fence(Opcode.LOAD, wait=(PLACED,))
         self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
 
     def scores(self) -> None:
@@ -335,7 +257,7 @@ class CorePlan(LayerPlan):
 
     def of(self, tokens: int) -> "CorePlan":
         """The plan of a pass of fewer tokens over the same weights and entries."""
-        return CorePlan(replace(self.shape, tokens=tokens), self.fmt, self.retrieval, self.cuts, self.team)
+        return CorePlan(self._fewer(tokens), self.fmt, self.retrieval, self.cuts, self.team)
 
     def _entry_arrays(self) -> None:
         """Place the ring where the KVMU has it, and the entries behind it with the layer's weights."""
@@ -351,33 +273,19 @@ class CorePlan(LayerPlan):
         self.mean_bytes = 4 * (keys + n)
         self.pitch = 1 << (self.mean_bytes + 2 * keys - 1).bit_length()
         need = 2 * self.key_words + 1
-        check(
-            need <= f.depth,
-            "kv_heads * head_size",
-            keys,
-            f"needs {need} words of a bank, but depth = {f.depth}: raise depth",
-        )
-        reason = (
-            f"must be at most frame = {r.frame}, the keys that the HCU holds: raise hcu.frame, or take fewer tokens"
-        )
-        check(s.tokens <= r.frame, "tokens", s.tokens, reason)
+        reason = f"needs {need} words of a bank, but depth = {f.depth}: raise depth"
+        check(need <= f.depth, "kv_heads * head_size", keys, reason)
+        reason = "the keys that the HCU holds: raise hcu.frame, or take fewer tokens"
+        check(s.tokens <= r.frame, "tokens", s.tokens, f"must be at most frame = {r.frame}, {reason}")
         check(r.sinks < s.entries, "sinks", r.sinks, f"must be below entries = {s.entries}, which count the sinks, too")
         tiles = -(-r.n_hp // n)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
-        check(
-            bool(fits) and tiles * s.tokens <= f.depth,
-            "n_hp",
-            r.n_hp,
-            f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth",
-        )
-        check(
-            not r.centre or tiles & (tiles - 1) == 0,
-            "n_hp",
-            r.n_hp,
-            f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp",
-        )
+        reason = f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth"
+        check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, reason)
+        reason = f"its {tiles} tiles of {n} hyperplanes must be a power of two for centred hash bits: choose other n_hp"
+        check(not r.centre or tiles & (tiles - 1) == 0, "n_hp", r.n_hp, reason)
         cut = self.cuts.setdefault("hash", Tiling(1, tiles, self.key_words // max(fits), max(fits)))
-        self.weights.add("hash_weight", (1, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.weights.add("hash_weight", cut.weights(n), BF16)
         rows = -(-r.clusters // (2 * n)) * 2 * n
         table = self.weights.add("table", (rows, self.pitch // 4), np.float32)
         means = table.offset + self.mean_bytes

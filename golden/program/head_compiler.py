@@ -33,15 +33,15 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.join_stage import MINUS_INFINITY
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, Compiler
+from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.program.stage_plan import Plan
-from openvrex.golden.program.vector_programs import imm
 
 HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
 TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it
 
 
-class HeadCompiler(Compiler):
+class HeadCompiler(LayerCompiler):
     """Writes the stages of the head."""
 
     plan: "HeadPlan"
@@ -60,8 +60,7 @@ class HeadCompiler(Compiler):
         for words, part in self._parts():
             self.vector(words, Queue.LOAD, op=VectorOp.MAX, **part, **best)
         self._largest(TOP)
-        self.load(self.plan["numbers"], 0, 1, many, 0, LoadTo.VECTOR)
-        self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C, addr_d=many)
+        self.take(self.plan["numbers"], 0, many, Bank.C, many)
         self.vector(many, **lowest)
         for words, part in self._parts():
             self.vector(words, Queue.LOAD, **part, c=SCALAR, scalar_c=TOP, negate_c=1, write=Bank.A)
@@ -72,8 +71,7 @@ class HeadCompiler(Compiler):
         self._largest(FOUND)
         self.vector(a=SCALAR, scalar_a=FOUND, negate_a=1, write=Bank.C)
         self.vector(a=SCALAR, scalar_a=TOP, write=Bank.C, addr_d=1)
-        self.out(2, True)
-        self.store(self.plan["next"], 0, 1, 2, 0)
+        self.give(self.plan["next"], 0, 2)
 
     def _parts(self) -> Iterator[tuple[int, dict[str, int]]]:
         """LOAD the logits, a part after the other: words of each, and the fields of the VECTOR that takes them."""
@@ -114,7 +112,7 @@ class HeadPlan(Plan):
         align = max(4096, 4 * n)
         self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         self.weights.add("norm_weight", (width,), BF16)
-        self.weights.add("head_weight", (cut.blocks, cut.slices, cut.tiles * n, cut.words * n), BF16)
+        self.weights.add("head_weight", cut.weights(n), BF16)
         self.weights.add("numbers", (min(fmt.depth // 2, tiles) * n,), np.float32)
         self.work.add("norm", (1, 1, width), BF16)
         self.work.add("logits", (1, tiles * n), np.float32)

@@ -32,11 +32,12 @@ Sums over i leave out members with d_i > 80; L is the sum of the l_i of these. T
 results below the smallest normal number.
 """
 
-from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.program.compiler import Compiler
 from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, STREAM, Compiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, split, split_reciprocal, times
 
 MINUS_INFINITY = 0xFF80  # BF16
 WORDS = 4  # words of a bank for each row that is joined, besides the row itself
@@ -92,6 +93,14 @@ class _Batch:
             head = self.parts.shape[-1]
             self.c.store(self.out, self.first * head + j * n, self.rows, 1, head)
 
+    def row(self, at: int, banks: int = Bank.NONE) -> Row:
+        """One word of each row."""
+        return Row(at, self.rows, banks)
+
+    def halves(self, high: int, low: int) -> tuple[Row, Row]:
+        """A number as the sum of two of BF16."""
+        return self.row(high, Bank.B | Bank.C), self.row(low, Bank.B)
+
     def step(self, source: int = Queue.MUL, **fields: int) -> None:
         """VECTOR on one word of each row."""
         self.c.vector(self.rows, source, **fields)
@@ -113,22 +122,16 @@ class _Batch:
 
     def invert(self) -> None:
         """h + l = 1 / T."""
-        total, e, r = {"a": BANK, "addr_a": self.total}, {"a": BANK, "addr_a": self.e}, {"b": BANK, "addr_b": self.r}
-        self.step(**total, post=Post.RECIPROCAL, write=Bank.B | Bank.C, addr_d=self.r)
-        self.step(**total, negate_a=1, **r, imm_c=ONE, write=Bank.A, addr_d=self.e)
-        self.step(**e, **r, c=BANK, addr_c=self.r, write=Bank.A, addr_d=self.e)
-        self.step(**e, post=Post.ROUND, write=Bank.B | Bank.C, addr_d=self.h)
-        self.step(**e, c=BANK, addr_c=self.h, negate_c=1, post=Post.ROUND, write=Bank.B, addr_d=self.l)
+        first, rest = self.row(self.r, Bank.B | Bank.C), self.row(self.e, Bank.A)
+        split_reciprocal(self.c, self.row(self.total), first, rest, *self.halves(self.h, self.l))
 
     def weigh(self, i: int) -> None:
         """u_i + v_i = w_i."""
         self.scale(i)
         self.stat(i, 1, b=BANK, addr_b=self.g, write=Bank.A, addr_d=self.t)
-        t: dict[str, int] = {"a": BANK, "addr_a": self.t}
-        self.step(**t, b=BANK, addr_b=self.l, write=Bank.C, addr_d=self.low)
-        self.step(**t, b=BANK, addr_b=self.h, c=BANK, addr_c=self.low, write=Bank.A, addr_d=self.t)
-        self.step(**t, post=Post.ROUND, write=Bank.B | Bank.C, addr_d=self.u)
-        self.step(**t, c=BANK, addr_c=self.u, negate_c=1, post=Post.ROUND, write=Bank.B, addr_d=self.v)
+        t = self.row(self.t, Bank.A)
+        times(self.c, t, *self.halves(self.h, self.l), self.row(self.low, Bank.C), t)
+        split(self.c, t, *self.halves(self.u, self.v))
 
     def add(self, i: int, j: int) -> None:
         """y = y + o_i w_i for word `j` of each row."""

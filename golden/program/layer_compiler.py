@@ -127,9 +127,7 @@ class LayerPlan(Plan):
         self.weights.add("norm1_weight", (s.width,), BF16)
         self.weights.add("norm2_weight", (s.width,), BF16)
         for name in (name for name in GEMMS if name in self.cuts):
-            cut = self.cuts[name]
-            dims = (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
-            self.weights.add(f"{name}_weight", dims, BF16)
+            self.weights.add(f"{name}_weight", self.cuts[name].weights(n), BF16)
         self._entry_arrays()
         self._more_arrays()
         self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays | self._views
@@ -137,8 +135,12 @@ class LayerPlan(Plan):
 
     def of(self, tokens: int) -> "LayerPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
+        return LayerPlan(self._fewer(tokens), self.fmt, self.cuts, self.team)
+
+    def _fewer(self, tokens: int) -> LayerShape:
+        """The shape of a pass of fewer tokens."""
         check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        return LayerPlan(replace(self.shape, tokens=tokens), self.fmt, self.cuts, self.team)
+        return replace(self.shape, tokens=tokens)
 
     def _size_rows(self) -> None:
         """Choose the length of a row of scores, and the parts in which softmax reads it."""

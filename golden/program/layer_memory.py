@@ -131,6 +131,10 @@ class Tiling:
     slices: int
     words: int
 
+    def weights(self, lanes: int) -> tuple[int, int, int, int]:
+        """The array of its weights, in the order in which they are loaded: blocks, slices, outputs, numbers."""
+        return self.blocks, self.slices, self.tiles * lanes, self.words * lanes
+
 
 def divisors(n: int) -> list[int]:
     """All divisors of n, rising."""

@@ -1,176 +1,35 @@
-"""Writes the stages of a layer's program around its attention as straight-line instructions: norms, GEMMs, rotary.
-
-Each stage is a method of `Compiler` that appends instructions with their final addresses. The stages hold loops only
-where a register gives the number of rounds; `golden.program.loop_rolling` finds all other loops.
-"""
+"""Writes the stages of a layer's program around its attention, each a method: norms, GEMMs, rotary."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
-from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce, Source, Swap
-from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
-from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo, vector
+from openvrex.golden.arithmetic.vector import Bank, Post, Swap
+from openvrex.golden.program.compiler import FREE, FULL, Compiler
+from openvrex.golden.program.isa import LoadTo, Queue
 from openvrex.golden.program.layer_memory import Array, Register, Tiling, divisors
-from openvrex.golden.program.loop_rolling import Item, Op, op
-from openvrex.golden.program.vector_programs import imm
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.stage_plan import Plan
-
-BANK, STREAM, SCALAR, IMMEDIATE = Source
-# Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
-FREE, FULL, STORED, QUERIES = range(4)
-# Added to a small register it gives a negative count, so that the instruction only waits and signals.
-NEVER = -(1 << 15)
+from openvrex.golden.program.recipes import BANK, STREAM, Row, root_mean_square, rotate
 
 
-@lru_cache(maxsize=4096)
-def vector_item(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
-    """A VECTOR as an item: fields of its header, and those of the VPE's instruction. Cached, as many are equal."""
-    return Op(vector(VectorInstruction(**fields), **dict(header)))
+class LayerCompiler(Compiler):
+    """Writes the stages that plans share. The register `second` has the address of a pass's second run of entries."""
 
-
-class Compiler:
-    """Writes the stages of a plan, one method each, into `items`.
-
-    W and X are used in halves: LOADs fill one half while the DPE reads the other. `half` is the one that the next step
-    takes.
-    """
-
-    def __init__(self, plan: "Plan"):
-        self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
-        self.items: list[Item] = []
-        self.half = 0
-
-    # Instructions
-
-    def _emit(self, opcode: Opcode, **values: int) -> None:
-        self.items.append(op(opcode, **values))
-
-    def load(
-        self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
-    ) -> None:
-        """LOAD `rows` rows of `words` words, the first from number `at` of the array, each `stride` numbers further."""
-        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
-        self._emit(
-            Opcode.LOAD,
-            **{
-                "base": array.base,
-                "addr": array.offset + at * size,
-                "rows": rows - 1,
-                "words": words - 1,
-                "stride": stride * size,
-                "target": target,
-                "wide": wide,
-            }
-            | semaphores(wait, signal)
-            | more,
-        )
-
-    def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
-        """STORE the VPE's output in an array, with the arguments of `load`."""
-        size, wide = np.dtype(array.dtype).itemsize, array.dtype == np.float32
-        self._emit(
-            Opcode.STORE,
-            **{
-                "base": array.base,
-                "addr": array.offset + at * size,
-                "rows": rows - 1,
-                "words": words - 1,
-                "stride": stride * size,
-                "target": StoreTo.MEMORY,
-                "wide": wide,
-            }
-            | more,
-        )
-
-    def vector(
-        self, words: int | dict[str, int] = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int
-    ) -> None:
-        """VECTOR on `words` words; a dict instead holds the fields `len`, `add`, `pair` that count them.
-
-        Lanes of the last word above `keep` take no part in a reduction.
-        """
-        counted, words = (words, 1) if isinstance(words, dict) else ({}, words)
-        header = (("source", int(source)), *counted.items())
-        keep = self.fmt.lanes - 1 if keep is None else keep
-        self.items.append(vector_item(header, words=words - 1, keep=keep, **{k: int(v) for k, v in fields.items()}))
-
-    def out(self, words: int | dict[str, int], wide: bool = False, at: int = 0, **more: int) -> None:
-        """Put words of bank C (`wide`) or B, from word `at`, on the VPE's output."""
-        form = Format.WIDE if wide else Format.HALF
-        self.vector(words, op=VectorOp.STORE, addr_b=at, addr_c=at, format=form, **more)
-
-    def scalar(self, to: int, **fields: int) -> None:
-        """Compute with scalar operands; the result goes to scalar register `to`."""
-        self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
-
-    def begin(self) -> None:
-        """Make the following LOADs wait until the stage before is in memory."""
-        self._emit(Opcode.LOAD, len=Register.REST, add=NEVER, **semaphores((STORED,), ()))
-
-    def end(self) -> None:
-        """Signal once all STOREs so far are in memory."""
-        self._emit(Opcode.STORE, len=Register.REST, add=NEVER, **semaphores((), (STORED,)))
-
-    def turn(self) -> tuple[int, int]:
-        """Take turns between the halves; the first words in W and X of the half for the next step."""
-        half, self.half = self.half, 1 - self.half
-        return half * (self.fmt.w_depth // 2), half * (self.fmt.x_depth // 2)
-
-    def mul(self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int) -> None:
-        """MUL of a step. It waits until its half is filled, and frees the half when it is done."""
-        self._emit(
-            Opcode.MUL,
-            w=w,
-            x=x,
-            rows=rows - 1,
-            tiles=tiles - 1,
-            chunks=chunks - 1,
-            keep=self.fmt.lanes - 1,
-            x_step=x_step,
-            start=1,
-            end=1,
-            **semaphores((FULL,), (FREE,)),
-        )
-
-    # Stages
+    second = Register.KV
 
     def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None) -> None:
-        """RMSNorm of every token, as `vector_programs.rms_norm`; the weight comes from memory for each token.
+        """RMSNorm of every token; the weight comes from memory for each token.
 
         scaled : where the numbers go, too, as they are before the weight, rounded
         """
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
-        mean, root, half, rest = range(4)
-        nth = np.float32(1 / length)
-        high = float(to_bf16(np.array(nth)))
-        low = float(nth) - high
         for t in range(self.shape.tokens):
-            self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B)
-            self.vector(words, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=rest)
-            self.scalar(mean, scalar_a=rest, imm_b=imm(low), imm_c=imm(self.shape.epsilon))
-            self.scalar(mean, scalar_a=rest, imm_b=imm(high), c=SCALAR, scalar_c=mean)
-            self.scalar(root, scalar_a=mean, post=Post.RSQRT)
-            self.scalar(half, scalar_a=root, imm_b=imm(0.5))
-            self.scalar(rest, scalar_a=mean, b=SCALAR, scalar_b=root)
-            self.scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE)
-            self.scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root)
-            self.vector(words, a=SCALAR, scalar_a=root, b=BANK, write=Bank.A)
+            self.take(x, t * length, words, Bank.A | Bank.B, post=Post.ROUND)
+            root_mean_square(self, Row(0, words), length, self.shape.epsilon)
             if scaled:
                 self.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
-                self.out(words)
-                self.store(scaled, t * length, 1, words, 0)
-            self.load(weight, 0, 1, words, 0, LoadTo.VECTOR)
-            self.vector(words, Queue.LOAD, a=BANK, b=STREAM, post=Post.ROUND, write=Bank.B)
-            self.out(words)
-            self.store(y, t * length, 1, words, 0)
+                self.give(scaled, t * length, words)
+            self.take(weight, 0, words, Bank.B, a=BANK, b=STREAM, post=Post.ROUND)
+            self.give(y, t * length, words)
 
     def gemm(
         self,
@@ -208,25 +67,13 @@ class Compiler:
             for k in range(cut.slices):
                 w_at, x_at = self.turn()
                 step = block * cut.slices + k
-                self.load(
-                    weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, step=cut.words
-                )
+                of_step = {"step": cut.words}
+                self.load(weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, **of_step)
                 which, rest = divmod(first + k * numbers, segment)
-                self.load(
-                    x,
-                    which * tokens * segment + rest,
-                    tokens,
-                    cut.words,
-                    segment,
-                    LoadTo.X,
-                    (),
-                    (FULL,),
-                    to=x_at,
-                    step=cut.words,
-                )
+                at = which * tokens * segment + rest
+                self.load(x, at, tokens, cut.words, segment, LoadTo.X, (), (FULL,), to=x_at, **of_step)
                 if residual and k == 0:
-                    self.load(y, to, tokens, cut.tiles, row, LoadTo.VECTOR)
-                    self.vector(many, Queue.LOAD, a=STREAM, wide=int(wide), write=Bank.C)
+                    self.take(y, to, cut.tiles, Bank.C, rows=tokens, stride=row)
                 self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
                 more: dict[str, int] = {"c": BANK} if k or residual else {}
                 result: dict[str, int]
@@ -241,8 +88,7 @@ class Compiler:
                 continue
             if up:
                 self.vector(many, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
-            self.out(many, wide)
-            self.store(y, to, tokens, cut.tiles, row)
+            self.give(y, to, cut.tiles, rows=tokens, stride=row)
 
     def total(self, parts: Array, y: Array, columns: range) -> None:
         """Add partial products to `columns` of y: y + part 0 + part 1 and so on, each sum rounded to FP32.
@@ -252,14 +98,10 @@ class Compiler:
         """
         count, tokens, row = parts.shape
         for at, words in self.columns(len(columns)) if columns else ():
-            many = tokens * words
-            self.load(y, columns.start + at, tokens, words, row, LoadTo.VECTOR)
-            self.vector(many, Queue.LOAD, a=STREAM, wide=1, write=Bank.C)
+            self.take(y, columns.start + at, words, Bank.C, rows=tokens, stride=row)
             for k in range(count):
-                self.load(parts, k * tokens * row + columns.start + at, tokens, words, row, LoadTo.VECTOR)
-                self.vector(many, Queue.LOAD, a=STREAM, wide=1, c=BANK, write=Bank.C)
-            self.out(many, True)
-            self.store(y, columns.start + at, tokens, words, row)
+                self.take(parts, k * tokens * row + columns.start + at, words, Bank.C, rows=tokens, stride=row, c=BANK)
+            self.give(y, columns.start + at, words, rows=tokens, stride=row)
 
     def rotary(self) -> None:
         """Rotate queries and keys from `qkv`; put keys and values together as entries."""
@@ -287,10 +129,8 @@ class Compiler:
         self.turn_heads(range(s.heads, s.heads + s.kv_heads), 1, place)
         row, half = p["qkv"].shape[-1], s.kv_heads * s.head_size
         for at, words in self.columns(half):
-            self.load(p["qkv"], row - half + at, s.tokens, words, row, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(fresh, half + at, s.tokens, words, s.entry)
+            self.take(p["qkv"], row - half + at, words, Bank.B, rows=s.tokens, stride=row)
+            self.give(fresh, half + at, words, rows=s.tokens, stride=s.entry)
 
     def turn_heads(
         self,
@@ -317,23 +157,11 @@ class Compiler:
         for first in range(0, s.tokens, at_once):
             for k in range(2):
                 at = ((which * 2 + k) * s.tokens + first) * head
-                self.load(p["tables"], at, 1, words, 0, LoadTo.VECTOR)
-                self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=k * words)
+                self.take(p["tables"], at, words, Bank.A, k * words)
             for h in heads:
                 self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
-                self.vector(words, a=BANK, b=BANK, write=Bank.C)
-                self.vector(
-                    words,
-                    a=BANK,
-                    addr_a=words,
-                    b=BANK,
-                    swap=Swap.HALF + period.bit_length() - 1,
-                    c=BANK,
-                    post=Post.ROUND,
-                    write=Bank.B,
-                    addr_d=words,
-                )
+                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, words)
                 self.out(words, at=words)
                 array, at, apart = place(h, first)
                 self.store(array, at, at_once, period, apart, **store or {})
@@ -345,16 +173,10 @@ class Compiler:
         return [(at, words) for at in range(0, numbers, words * n)]
 
     def append(self) -> None:
-        """Copy the entries of the pass to the ring. They wrap around where the ring ends."""
+        """Copy the entries of the pass to the ring: FIRST of them to SLOT, then REST to `second`."""
         s, p = self.shape, self.plan
         for at, words in self.columns(s.entry):
-            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.take(p["fresh"], at, words, Bank.B, rows=s.tokens, stride=s.entry)
             self.out(s.tokens * words)
             self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
-            self.store(p["ring"], at, 1, words, s.entry, len=Register.REST)
-
-
-def semaphores(wait: tuple[int, ...], signal: tuple[int, ...]) -> dict[str, int]:
-    """The fields `wait` and `signal` for the given numbers of semaphores."""
-    return {"wait": sum(1 << s for s in wait), "signal": sum(1 << s for s in signal)}
+            self.store(p["ring"], at, 1, words, s.entry, base=self.second, len=Register.REST)

@@ -5,35 +5,24 @@ value. A pass is cut where the queries are known: `ask` ends with their mean, `a
 between the host chooses clusters and has entries fetched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Bank, Post
 from openvrex.golden.function_params import check
-from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, at_register
-from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
+from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, Limit, at_register
+from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
-from openvrex.golden.program.layer_stages import BANK, FREE, semaphores
-from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from openvrex.golden.program.loop_rolling import roll
+from openvrex.golden.program.recipes import BANK
 from openvrex.golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from openvrex.golden.program.window_plan import WindowPlan
 
 CENTRES = 16  # of K-means at most
 LEAST = 8  # members of the smallest program of K-means
-
-
-class Limit(Protocol):
-    """Equation 5's parameters (`golden.policies.mosaic_clusters.Threshold`)."""
-
-    @property
-    def small(self) -> float: ...
-    @property
-    def large(self) -> float: ...
-    @property
-    def rate(self) -> float: ...
 
 
 class MosaicPlan(WindowPlan):
@@ -94,10 +83,8 @@ class MosaicPlan(WindowPlan):
 
     def of(self, tokens: int) -> "MosaicPlan":
         """The plan of a pass of fewer tokens that uses the same weights, entries and tables in memory."""
-        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        shape = replace(self.shape, tokens=tokens)
         sizes = self.clusters, self.visual, self.stream, self.members
-        return MosaicPlan(shape, self.fmt, *sizes, self.limit, self.cuts)
+        return MosaicPlan(self._fewer(tokens), self.fmt, *sizes, self.limit, self.cuts)
 
     def _more_arrays(self) -> None:
         """Place home, tables and work of the steps. They do not depend on the tokens of the pass."""
@@ -164,23 +151,11 @@ class MosaicPlan(WindowPlan):
             c.many = self.size(many) if many else 0
             groups = []
             for part in parts:
-                c.items = []
-                part(c)
-                groups.append(roll(c.items))
-            self._made[name] = self._joined(name, c, groups)
+                with c.block() as items:
+                    part(c)
+                groups.append((roll(items), True))
+            self._made[name] = self._assembled(name, groups)
         return self._made[name]
-
-    def _joined(self, name: str, c: ClusterCompiler, groups: Sequence[Sequence[Item]]) -> list[Instruction]:
-        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE)]
-        for k, items in enumerate(groups):
-            if k:
-                c.end()
-                c.begin()
-            c.items += items
-        out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
-        most = self.fmt.i_depth
-        check(len(out) <= most, f"instructions of {name}", len(out), f"must be at most i_depth = {most}")
-        return out
 
     def ask(self) -> list[Instruction]:
         """From the hidden states to entries and queries, and the mean of the queries."""
@@ -189,7 +164,7 @@ class MosaicPlan(WindowPlan):
             c.query()
             own = {stage.name: stage.items for stage in self.stages}
             groups = [*(own[name] for name in ("norm1", "qkv", "rotary")), roll(c.items)]
-            self._made["ask"] = self._joined("ask", c, groups)
+            self._made["ask"] = self._assembled("ask", [(items, True) for items in groups])
         return self._made["ask"]
 
     def attend(self) -> list[Instruction]:

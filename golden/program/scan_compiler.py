@@ -15,25 +15,23 @@ for those of the scan, which each group of tokens loads.
 
 Operands of GEMMs are BF16, and so are x, z, B, C, A, D and the weights of the convolution. The state, dt, u, y and all
 sums of products are FP32. `join` adds its products in FP32 to the BF16 numbers of `sum`, slice by slice, and rounds the
-result once to BF16. `golden.policies.state_space.HistoryBranch` is the same branch in FP32 throughout.
+result once to BF16. `golden.arithmetic.state_space.HistoryBranch` is the same branch in FP32 throughout.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
 from openvrex.golden.program.scan_stages import Places, Record, ScanCompiler
 from openvrex.golden.program.stage_plan import Plan
-
-if TYPE_CHECKING:
-    from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 
 class BranchPlan(Plan):
@@ -57,7 +55,7 @@ class BranchPlan(Plan):
         self,
         shape: LayerShape,
         fmt: LxeFormat,
-        params: "StateSpaceParams",
+        params: StateSpaceParams,
         total: Array | None = None,
         spaces: tuple[Space, Space, Space] | None = None,
         cuts: dict[str, Tiling] | None = None,
@@ -139,13 +137,12 @@ class BranchPlan(Plan):
         """
         n, tokens, state, inner = self.fmt.lanes, self.shape.tokens, self.params.state, self.inner
         columns = inner // n
-        dims = {
-            name: (cut.blocks, cut.slices, cut.tiles * n, cut.words * n)
-            for name, cut in self.cuts.items()
-            if name in ("low", "bc", "out")
-        }
         weights: tuple[tuple[str, tuple[int, ...], type], ...] = (
-            *((f"{name}_weight", shape, BF16) for name, shape in dims.items()),
+            *(
+                (f"{name}_weight", self.cuts[name].weights(n), BF16)
+                for name in self.cuts
+                if name in ("low", "bc", "out")
+            ),
             *((record.name, (columns, record.words, n), BF16) for record in (self.inputs, self.gates)),
             ("ones", (1, n, n), BF16),
         )
@@ -182,7 +179,7 @@ class BranchPlan(Plan):
             ("join", ("sum",), lambda: c.product(a["gated"], "out", a["sum"], add=True)),
         ]
 
-    def pack(self, branch: "HistoryBranch") -> dict[str, np.ndarray]:
+    def pack(self, branch: HistoryBranch) -> dict[str, np.ndarray]:
         """The arrays of weights by name, from the branch's FP32 parameters."""
         n, state, rank, inner = self.fmt.lanes, self.params.state, self.rank, self.inner
         low, bc = (self[name].shape[-1] for name in ("low", "bc"))

@@ -32,16 +32,16 @@ a group's first token mean nothing and go to the unused word.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
+from openvrex.golden.program.compiler import FREE, FULL, Sizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
-from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, FREE, FULL, IMMEDIATE, STREAM, Compiler
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.scan_compiler import BranchPlan
+from openvrex.golden.program.layer_memory import Array, Tiling
+from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM
 
 NONE: dict[str, int] = {}
 
@@ -86,12 +86,25 @@ class Places:
         self.depth = max(self.sums + state // 2, self.x + rows)
 
 
-class ScanCompiler(Compiler):
+class ScanSizes(Sizes, Protocol):
+    """What the branch reads of its plan (`golden.program.scan_compiler.BranchPlan`)."""
+
+    params: StateSpaceParams
+    cuts: dict[str, Tiling]
+    inner: int  # channels
+    inputs: Record
+    gates: Record
+    keeps_normed: bool  # whether X holds the input of all tokens in `project`
+
+    def x_places(self, rows: int) -> tuple[int, int]: ...
+
+
+class ScanCompiler(LayerCompiler):
     """Writes the stages of the branch."""
 
-    plan: "BranchPlan"
+    plan: ScanSizes
 
-    def __init__(self, plan: "BranchPlan"):
+    def __init__(self, plan: ScanSizes):
         super().__init__(plan)
         self.columns_ = plan.inner // self.fmt.lanes
 
@@ -101,22 +114,13 @@ class ScanCompiler(Compiler):
 
     # Parts of stages
 
-    def row(self, array: Array, rows: int, column: int, first: int = 0) -> None:
-        """LOAD one column of `rows` rows into the queue to the VPE, from row `first` on."""
-        length = array.shape[-1]
-        self.load(array, first * length + column * self.fmt.lanes, rows, 1, length, LoadTo.VECTOR)
-
-    def words(self, record: Record, column: int, part: str) -> None:
-        """LOAD a part of a column's record into the queue to the VPE."""
+    def part(self, record: Record, column: int, part: str) -> tuple[Array, int, int]:
+        """A part of a column's record: the array, the first number, words."""
         array, (at, count), n = self.plan[record.name], record.parts[part], self.fmt.lanes
         at = (column * record.words + at) * n
         if part == "bias":  # FP32 numbers, of twice the bytes
             array, at, count = replace(array, dtype=np.float32), at // 2, count // 2
-        self.load(array, at, 1, count, 0, LoadTo.VECTOR)
-
-    def take(self, words: int, wide: bool, write: Bank, to: int = 0, **fields: int) -> None:
-        """Write the next words of the queue to banks."""
-        self.vector(words, Queue.LOAD, a=STREAM, wide=int(wide), write=write, addr_d=to, **fields)
+        return array, at, count
 
     def resident(self, array: Array, first: int, rows: int, to: int) -> None:
         """LOAD rows of an array into X from word `to` on, where they stay."""
@@ -175,23 +179,18 @@ class ScanCompiler(Compiler):
         ahead = [next(rest)]
         for g in range(self.columns_):
             if old:
-                self.row(p["kept"], old, g)
-                self.take(old, False, Bank.A | Bank.B)
-            self.words(record, g, "taps")
-            self.take(old + 1, False, Bank.B, at)
-            self.words(record, g, "bias")
-            self.take(1, True, Bank.C, tokens)
+                self.take(p["kept"], g * n, 1, Bank.A | Bank.B, rows=old, stride=p.inner)
+            self.take(*self.part(record, g, "taps"), Bank.B, at)
+            self.take(*self.part(record, g, "bias"), Bank.C, tokens)
             result: dict[str, int] = {"post": Post.ROUND, "write": Bank.A | Bank.B, "addr_d": old}
             self.tile_product("x_in", ahead, rest, tokens, 0, result)
             for j in range(old + 1):
                 start = {"addr_c": tokens, "span_c": 0} if j == 0 else NONE
                 result = {"post": Post.SILU, "write": Bank.B} if j == old else {"write": Bank.C}
                 self.vector(tokens, a=BANK, addr_a=j, b=BANK, addr_b=at + j, span_b=0, c=BANK, **start, **result)
-            self.out(tokens)
-            self.store(p["x"], g * n, tokens, 1, p.inner)
+            self.give(p["x"], g * n, 1, rows=tokens, stride=p.inner)
             if old:  # the last inputs stay for the next pass
-                self.out(old, at=tokens)
-                self.store(p["kept"], g * n, old, 1, p.inner)
+                self.give(p["kept"], g * n, 1, tokens, rows=old, stride=p.inner)
 
     def scan(self, first: int, rows: int) -> None:
         """The selective scan of every column through `rows` tokens from token `first` on, and their gate."""
@@ -203,19 +202,17 @@ class ScanCompiler(Compiler):
         self.vector(state // 2, a=IMMEDIATE, write=Bank.A | Bank.C, addr_d=at.sums)
         for g in range(self.columns_):
             step = list(self.tiles(record, (g,), "dt", low))
-            self.words(record, g, "bias")
-            self.take(1, True, Bank.C, at.y - 1)
-            self.row(p["x"], rows, g, first)
-            self.take(rows, False, Bank.B, at.x)
-            self.words(record, g, "a_d")
-            self.take(state, False, Bank.B)
-            self.take(1, False, Bank.A, at.d)
+            self.take(*self.part(record, g, "bias"), Bank.C, at.y - 1)
+            self.take(p["x"], first * p.inner + g * n, 1, Bank.B, at.x, rows=rows, stride=p.inner)
+            array, number, count = self.part(record, g, "a_d")
+            self.load(array, number, 1, count, 0, LoadTo.VECTOR)
+            self.vector(state, Queue.LOAD, a=STREAM, write=Bank.B)
+            self.vector(1, Queue.LOAD, a=STREAM, write=Bank.A, addr_d=at.d)
             bias: dict[str, int] = {"c": BANK, "addr_c": at.y - 1, "span_c": 0}
             dt = bias | {"post": Post.SOFTPLUS, "write": Bank.A, "addr_d": at.dt}
             self.tile_product("dt", step, iter(()), rows, 0, dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.x, write=Bank.A, addr_d=at.u)
-            self.load(p["state"], g * state * n, 1, state, 0, LoadTo.VECTOR)
-            self.take(state, True, Bank.A | Bank.C)
+            self.take(p["state"], g * state * n, state, Bank.A | Bank.C)
             rest = self.tiles(record, (g,), "z_in", normed)
             gate = list(islice(rest, 2))
             for t in range(rows):
@@ -229,10 +226,8 @@ class ScanCompiler(Compiler):
             d = {"a": BANK, "addr_a": at.d, "span_a": 0, "b": BANK, "addr_b": at.x}
             self.vector(rows, **d, c=BANK, addr_c=at.y, write=Bank.A, addr_d=at.dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.z, post=Post.ROUND, write=Bank.B, addr_d=at.z)
-            self.out(rows, at=at.z)
-            self.store(p["gated"], first * p.inner + g * n, rows, 1, p.inner)
-            self.out(state, True)
-            self.store(p["state"], g * state * n, 1, state, 0)
+            self.give(p["gated"], first * p.inner + g * n, 1, at.z, rows=rows, stride=p.inner)
+            self.give(p["state"], g * state * n, state)
 
     def _operands(self, first: int, rows: int) -> None:
         """Fill X with rows that are 1 in one place and with what the tiles multiply, all trees of W with B and C."""

@@ -5,28 +5,63 @@ longer one in parts each time.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
-from openvrex.golden.arithmetic.vector import Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
+from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, vector_item
-from openvrex.golden.program.loop_rolling import Item, repeat
-from openvrex.golden.program.vector_programs import imm
-
-if TYPE_CHECKING:
-    from openvrex.golden.program.core_compiler import CorePlan
+from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
 
 
+@dataclass(frozen=True)
+class RetrievalShape:
+    """Sizes of a layer's retrieval, and how it shares the work with the layers beside it.
+
+    n_hp : hyperplanes, which is the number of hash bits of a key
+    clusters : most clusters of the context
+    ctx : the layer's context in the DRE, less the register CONTEXT
+    sinks : entries that stand first behind the ring and are always attended
+    ahead : context of the next layer, less that register, if this layer chooses and fetches its entries, else -1
+    fetched : whether the layer before has chosen and fetched the entries of this one
+    centre : whether hash bits are centred, as `ReSVParams.centre` says
+    readings : times that the WTU reads a row
+    frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
+    """
+
+    n_hp: int = 32
+    clusters: int = 256
+    ctx: int = 0
+    sinks: int = 0
+    ahead: int = -1
+    fetched: bool = False
+    centre: bool = True
+    readings: int = 1
+    frame: int = 32
+
+    def __post_init__(self):
+        check_ints(self)
+        least = {"n_hp": 1, "clusters": 1, "readings": 1, "frame": 1, "ctx": 0, "sinks": 0, "ahead": -1}
+        for name, low in least.items():
+            check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
+
+
+class ScoreSizes(AttentionSizes, Protocol):
+    """What rows of score codes need of their plan (`golden.program.core_compiler.CorePlan`)."""
+
+    retrieval: RetrievalShape
+
+
 class ScoreCompiler(AttentionCompiler):
     """Writes instructions that convert rows of `ranks`, one FP32 score for each of LEVEL clusters, to score codes."""
 
-    plan: "CorePlan"
+    plan: ScoreSizes
 
     def choose(self) -> None:
         """Send the score codes of every row to the WTU, `readings` times each."""
@@ -44,63 +79,45 @@ class ScoreCompiler(AttentionCompiler):
         ranks, size = p["ranks"], p["ranks"].shape[-1]
         words = size // n
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
+        row: Words = {"len": int(LEVEL)}  # one number for each cluster
         for first in range(0, rows, at_once):
             some = range(at_once)
             for k in some:
-                self.load(ranks, (first + k) * size, 1, 1, n, LoadTo.VECTOR, len=LEVEL, unit=1)
-                most: dict[str, int] = {"write": Bank.A, "reduce": Reduce.MAX, "addr_d": k * words, "scalar_d": k}
-                self.row_vector(a=STREAM, wide=1, imm_b=imm(p.scale), **most)
+                most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
+                self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
             for k in some:
-                less = {"a": BANK, "addr_a": k * words, "c": SCALAR, "scalar_c": k, "negate_c": 1}
-                self.row_vector(**less, post=Post.EXP, code=1, write=Bank.B, addr_d=k * words)
+                exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
             for k in some:
                 for _ in range(p.retrieval.readings):
-                    self.row_vector(op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                    self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
                     self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
         self.vector(a=IMMEDIATE, imm_a=0xFF80, reduce=Reduce.LAST, scalar_d=TOP, keep=0)
 
-        def highest(at: int, size: int | dict[str, int]) -> None:
+        def highest(at: int, size: Words) -> None:
             self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART)
             self.scalar(TOP, op=VectorOp.MAX, scalar_a=PART, c=SCALAR, scalar_c=TOP)
 
-        def send(at: int, size: int | dict[str, int]) -> None:
+        def send(at: int, size: Words) -> None:
             self.part_of_row(at, size)
-            less = {"a": BANK, "c": SCALAR, "scalar_c": TOP, "negate_c": 1}
-            self.vector(size, **less, post=Post.EXP, code=1, write=Bank.B)
+            exponentials(self, Row(0, size), Scalar(TOP), code=1)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
 
         for part in (highest, *[send] * self.plan.retrieval.readings):
             self.row_parts(at, part)
 
-    def part_of_row(self, at: int, size: int | dict[str, int], **fields: int) -> None:
+    def part_of_row(self, at: int, size: Words, **fields: int) -> None:
         """A = ranks from number `at`, scaled."""
-        ranks, n = self.plan["ranks"], self.fmt.lanes
-        if isinstance(size, int):
-            self.load(ranks, at, 1, size, 0, LoadTo.VECTOR)
-        else:
-            self.load(ranks, at, 1, 1, n, LoadTo.VECTOR, **size, unit=1)
-        self.vector(size, Queue.LOAD, a=STREAM, wide=1, imm_b=imm(self.plan.scale), write=Bank.A, **fields)
+        self.take(self.plan["ranks"], at, size, Bank.A, imm_b=imm(self.plan.scale), **fields)
 
-    def row_parts(self, at: int, part: Callable[[int, int | dict[str, int]], None]) -> None:
+    def row_parts(self, at: int, part: Callable[[int, Words], None]) -> None:
         """Call `part` for the whole parts of a row of `ranks` from number `at`, and for the rest, which has a number.
 
         `part` takes the first number, and the words or the field that counts them.
         """
-        before, words = self.items, self.fmt.depth
-        bodies: list[list[Item]] = []
-        ends: list[list[Item]] = []
-        for k in range(2):
-            for items, size in ((bodies, words), (ends, {"len": int(Register.LEFT)})):
-                self.items = []
-                part(at + k * words * self.fmt.lanes, size)
-                items.append(self.items)
-        self.items = [*before, repeat(Register.PARTS, "", bodies[0], bodies[1], ends)]
-
-    def row_vector(self, **fields: int) -> None:
-        """VECTOR on a row with one number for each cluster; LEVEL counts them."""
-        header = (("source", int(Queue.LOAD)), ("len", int(LEVEL)))
-        self.items.append(vector_item(header, **{k: int(v) for k, v in fields.items()}))
+        words, n = self.fmt.depth, self.fmt.lanes
+        for k in self.rounds(Register.PARTS, behind=lambda k: part(at + k * words * n, {"len": int(Register.LEFT)})):
+            part(at + k * words * n, words)

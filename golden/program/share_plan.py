@@ -161,8 +161,7 @@ class SharePlan(CorePlan):
 
     def of(self, tokens: int) -> "SharePlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
-        check(tokens <= self.whole.tokens, "tokens", tokens, f"must be at most the plan's {self.whole.tokens}")
-        shares = replace(self.shares, whole=replace(self.whole, tokens=tokens))
+        shares = replace(self.shares, whole=replace(self.whole, tokens=self._fewer(tokens).tokens))
         return SharePlan(shares, self.fmt, self.retrieval, self.core, self.base, self.team_base, self.cuts)
 
     @property

@@ -1,15 +1,15 @@
 """What all compiled programs share: a plan of stages over arrays in memory, and the work of each stage."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
-from openvrex.golden.program.layer_stages import FREE, Compiler, semaphores
 from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from openvrex.golden.program.sequencer_model import sequence
 
@@ -119,10 +119,10 @@ class Plan:
 
         before = ""
         for name, outputs, build in self._steps(c, gemm):
-            c.items = []
-            build()
+            with c.block() as items:
+                build()
             waits = before not in self._beside.get(name, ())
-            yield Stage(name, tuple(roll(c.items)), tuple(a[o] for o in outputs), waits)
+            yield Stage(name, tuple(roll(items)), tuple(a[o] for o in outputs), waits)
             before = name
 
     def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:
@@ -134,18 +134,28 @@ class Plan:
         for name in (first, last):
             check(name is None or name in names, "stage", name, f"must be one of {', '.join(names)}")
         chosen = self.stages[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
-        c = self._compiler(self)
         chosen_names = [stage.name for stage in chosen]
         given = [s for s, (a, b) in self._hands.items() if b in chosen_names and a not in chosen_names]
-        c.items = [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
-        for k, stage in enumerate(chosen):
-            if k and stage.waits:
+        name = f"{first or names[0]} to {last or names[-1]}"
+        return self._assembled(name, [(stage.items, stage.waits) for stage in chosen], given)
+
+    def _assembled(
+        self, name: str, groups: Sequence[tuple[Sequence[Item], bool]], given: Sequence[int] = ()
+    ) -> list[Instruction]:
+        """The program of some groups of items. A group may wait until the one before is in memory.
+
+        given : semaphores that are signalled at the start, besides those of the halves of W and X
+        """
+        c = self._compiler(self)
+        c.items += [op(Opcode.SYNC, **semaphores((), (s,))) for s in (FREE, FREE, *given)]
+        for k, (items, waits) in enumerate(groups):
+            if k and waits:
                 c.end()
                 c.begin()
-            c.items += stage.items
+            c.items += items
         out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
-        name = f"instructions of {first or names[0]} to {last or names[-1]}"
-        check(len(out) <= self.fmt.i_depth, name, len(out), f"must be at most i_depth = {self.fmt.i_depth}: run fewer")
+        most = self.fmt.i_depth
+        check(len(out) <= most, f"instructions of {name}", len(out), f"must be at most i_depth = {most}: run fewer")
         return out
 
     def programs(self, first: str, last: str) -> list[list[Instruction]]:

@@ -24,6 +24,7 @@ from openvrex.golden.program.cluster_stages import (
     GO,
     HUGE,
     PAIR,
+    ROWS,
     SEEDED,
     SRC,
     TAKE,
@@ -31,11 +32,10 @@ from openvrex.golden.program.cluster_stages import (
     ClusterCompiler,
     at_register,
 )
-from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
+from openvrex.golden.program.compiler import semaphores
+from openvrex.golden.program.isa import Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layer_stages import BANK, IMMEDIATE, SCALAR, STREAM, semaphores
-from openvrex.golden.program.loop_rolling import Loop, roll
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
 from openvrex.golden.retrieval.centroids import ROUNDS
 
 SET = 4  # semaphore: the registers are set
@@ -53,14 +53,6 @@ def factors(size: int) -> tuple[int, int]:
 
 class SteeredCompiler(ClusterCompiler):
     """Writes the steps of a `MosaicPlan` that need no host in between."""
-
-    def when(self, register: int, body: Callable[[], None]) -> None:
-        """What `body` writes runs if the register holds 1, and does not if it holds 0."""
-        before, self.items = self.items, []
-        body()
-        items = tuple(roll(self.items))
-        steps = (0,) * sum(len(item.addresses) for item in items)
-        self.items = [*before, Loop(items, steps, register=register)]
 
     def set(self, to: int, scalar: int, word: int, row: Array | None = None, signal: tuple[int, ...] = ()) -> None:
         """Register `to` = an integer in a scalar, or the address of row scalar / odd of an array (`factors`).
@@ -86,7 +78,9 @@ class SteeredCompiler(ClusterCompiler):
         the tokens behind it are not looked at. `verdicts` has two words for each token: NUMBER and MARGIN of `probe`.
         """
         self.end()
-        self.rows(lambda k: self.when(GO, lambda: self._token(k)))
+        for k in self.rounds(ROWS):
+            with self.when(GO):
+                self._token(k)
 
     def _token(self, k: int) -> None:
         p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
@@ -96,8 +90,7 @@ class SteeredCompiler(ClusterCompiler):
         self.begin()
         self.search(k)
         self.vector(tiles, a=BANK, write=Bank.B, addr_d=lane)
-        self.load(p["whole"], 0, 1, tiles, 0, LoadTo.VECTOR)
-        self.vector(tiles, Queue.LOAD, a=STREAM, b=BANK, reduce=Reduce.SUM, scalar_d=held)
+        self.take(p["whole"], 0, tiles, b=BANK, reduce=Reduce.SUM, scalar_d=held)
         self.scalar(above, scalar_a=FOUND.margin, negate_a=1, imm_b=imm(HUGE))
         self.scalar(above, op=VectorOp.MAX, scalar_a=above, imm_c=0)
         self.scalar(above, op=VectorOp.MIN, scalar_a=above, imm_c=ONE)
@@ -112,7 +105,8 @@ class SteeredCompiler(ClusterCompiler):
             self.spread(scalar, word)
         self.give(p["verdicts"], k * VERDICTS * n, VERDICTS, 4)
         self._emit(Opcode.SYNC, **semaphores((SET,), ()))
-        self.when(TAKE, lambda: self._take(k, lane))
+        with self.when(TAKE):
+            self._take(k, lane)
         self.end()
 
     def _take(self, k: int, lane: int) -> None:
@@ -125,12 +119,10 @@ class SteeredCompiler(ClusterCompiler):
         self.halved(q, half)
         chosen = {"b": BANK, "addr_b": lane, "c": BANK}
         for which, value in enumerate((half, FOUND.variance, FOUND.size)):
-            self.load(p["stats"], which * n, tiles, 1, 3 * n, LoadTo.VECTOR)
-            self.vector(tiles, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
+            self.take(p["stats"], which * n, 1, Bank.A | Bank.C, rows=tiles, stride=3 * n)
             self.vector(tiles, a=BANK, negate_a=1, **chosen, write=Bank.C)
             self.vector(tiles, a=SCALAR, scalar_a=value, **chosen, write=Bank.C)
-            self.out(tiles, True)
-            self.store(p["stats"], which * n, tiles, 1, 3 * n)
+            self.give(p["stats"], which * n, 1, rows=tiles, stride=3 * n)
 
     def seeds(self, which: int) -> None:
         """Of `HALVE`: find the first seed; make it a centre and find the second one; make that a centre."""
@@ -160,10 +152,8 @@ class SteeredCompiler(ClusterCompiler):
         """Of `HALVE`: the other rounds. Those behind one that changes no label do not run."""
         state = self.half, self.side
         self.end()
-        before, self.items = self.items, []
-        self.when(GO, self._round)
-        [loop] = self.items
-        self.items = [*before, Loop((loop,), (0,) * len(loop.addresses), count=ROUNDS - 1)]
+        with self.loop(count=ROUNDS - 1), self.when(GO):
+            self._round()
         self.begin()
         assert state == (self.half, self.side)  # the next round's are the same
 
@@ -179,8 +169,7 @@ class SteeredCompiler(ClusterCompiler):
         self.find_labels(2)
         both = {"b": BANK, "addr_b": many, "c": BANK, "addr_c": many}
         self.vector(many, a=IMMEDIATE, imm_a=imm(-1), **both, write=Bank.A | Bank.B)
-        self.load(p["valid"], 0, 1, many, 0, LoadTo.VECTOR)
-        self.vector(many, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A)
+        self.take(p["valid"], 0, many, Bank.A, a=BANK, b=STREAM)
         self.vector(many, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=changed)
         self.scalar(changed, op=VectorOp.MIN, scalar_a=changed, imm_c=ONE)
         self.scalar(ROUND, scalar_a=ROUND, imm_c=ONE)
@@ -199,13 +188,9 @@ class SteeredCompiler(ClusterCompiler):
         self.scalar(COUNT, op=VectorOp.MAX, scalar_a=COUNT, imm_c=ONE)
         self.divide(words, COUNT, Post.ROUND, Bank.A)
         self.vector(words, a=BANK, b=SCALAR, scalar_b=some, write=Bank.C)
-        self.load(self._one("centres", c), 0, 1, words, 0, LoadTo.VECTOR)
-        self.vector(words, Queue.LOAD, a=STREAM, b=SCALAR, scalar_b=none, c=BANK, write=Bank.A | Bank.B)
+        self.take(self._one("centres", c), 0, words, Bank.A | Bank.B, b=SCALAR, scalar_b=none, c=BANK)
         self.give(self._one("centres", c), 0, words)
-        self.length(words, 0)
-        self.halved(0, 0)
-        self.spread(0, 0)
-        self.give(self._one("halves", c), 0, 1)
+        self.give_half(self._one("halves", c))
 
     def ended(self) -> None:
         """Of `HALVE`: leave the rounds that ran and the distance of the seeds in `answer`."""

@@ -4,16 +4,14 @@ Each function returns the steps of one row or block. `at` is the first word in t
 scalar registers; so several rows can be in the machine at once. `interleave` mixes the programs of many rows, which
 hides the latency of one row behind the words of others. A row is at most as long as a bank.
 
-FP32 inputs stay FP32; results are BF16. A reciprocal or a root is refined in FP32 by a Newton step (relative error
-below 2^-15), so that the common factor of a row does not carry the error of BF16.
+FP32 inputs stay FP32; results are BF16. The steps are those of `golden.program.recipes`.
 """
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import (
-    ONE,
     Bank,
     Format,
     Instruction,
@@ -22,20 +20,17 @@ from openvrex.golden.arithmetic.vector import (
     Output,
     Post,
     Reduce,
-    Source,
     Step,
     Swap,
     VectorFormat,
 )
 from openvrex.golden.function_params import check
-
-BANK, STREAM, SCALAR, IMMEDIATE = Source
-
+from openvrex.golden.program import recipes
+from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, imm
 
 # Turns of the steps and period for `interleave`: words of other rows pass between a scalar's step and its use.
 SOFTMAX_TURNS = (0, 5, 8, 11, 13, 16, 17), 7
 SCORE_TURNS = (0, 4, 5), 3
-NORM_TURNS = (0, 3, 10, 12, 15, 18, 19, 21, 23, 28, 31, 32), 11
 
 
 def count_words(length: int, fmt: VectorFormat) -> int:
@@ -48,11 +43,6 @@ def words_of(x: np.ndarray, fmt: VectorFormat) -> np.ndarray:
     """Bits of a row of FP32 or BF16 numbers as words, uint32 [words, n], with zeros behind the end."""
     bits = np.ascontiguousarray(x).view(np.uint16 if x.dtype == BF16 else np.uint32).astype(np.uint32)
     return np.pad(bits, (0, -len(bits) % fmt.n)).reshape(-1, fmt.n)
-
-
-def imm(x: float) -> int:
-    """The bits of `x` rounded to BF16, for an immediate field."""
-    return int(to_bf16(np.array([x])).view(np.uint16)[0])
 
 
 def row(length: int, fmt: VectorFormat) -> dict[str, int]:
@@ -72,18 +62,18 @@ def store(length: int, fmt: VectorFormat, at: int, form: Format = Format.HALF) -
     return Step(Instruction(op=Op.STORE, addr_b=at, addr_c=at, format=form, **row(length, fmt)))
 
 
-def scalar(to: int, **fields: int) -> Step:
-    """Compute with scalar operands; the result goes to scalar register `to`."""
-    return Step(Instruction(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, **fields))
+class Steps(list[Step]):
+    """Steps that recipes write."""
+
+    def vector(self, words: recipes.Words = 1, *, keep: int | None = None, **fields: int) -> None:
+        """A step on some words, whose last has lanes 0 to `keep`."""
+        assert isinstance(words, int)
+        self.append(Step(Instruction(words=words - 1, keep=keep or 0, **fields)))
 
 
-def reciprocal(of: int, to: int, temporary: int) -> list[Step]:
-    """Register `to` = 1 / register `of`, refined in FP32: r + r (1 - x r). A zero or infinite x gives NaN."""
-    return [
-        scalar(to, scalar_a=of, post=Post.RECIPROCAL),
-        scalar(temporary, scalar_a=of, negate_a=1, b=SCALAR, scalar_b=to, imm_c=ONE),
-        scalar(to, scalar_a=temporary, b=SCALAR, scalar_b=to, c=SCALAR, scalar_c=to),
-    ]
+def _row(length: int, fmt: VectorFormat, at: int, banks: int = Bank.NONE) -> Row:
+    """A row of `length` numbers."""
+    return Row(at, count_words(length, fmt), banks, (length - 1) % fmt.n)
 
 
 def softmax(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: int = 0) -> list[Step]:
@@ -92,33 +82,20 @@ def softmax(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: i
     The result is NaN for a row with a NaN or an infinite maximum. A NaN score takes no part in the maximum. Uses banks
     A and B from `at` and registers `regs` to `regs` + 3.
     """
-    top, total, inverse, rest = range(regs, regs + 4)
-    size = row(len(s), fmt)
-    return [
-        load(s, fmt, Bank.A, at, imm_b=imm(scale), reduce=Reduce.MAX, scalar_d=top),
-        Step(_less_top(size, at, top, reduce=Reduce.SUM, scalar_d=total)),
-        *reciprocal(total, inverse, rest),
-        Step(
-            Instruction(a=SCALAR, scalar_a=inverse, b=BANK, addr_b=at, post=Post.ROUND, write=Bank.B, addr_d=at, **size)
-        ),
-        store(len(s), fmt, at),
-    ]
+    top, total, inverse, rest = (Scalar(k) for k in range(regs, regs + 4))
+    out, x = Steps(), _row(len(s), fmt, at, Bank.B)
+    out.append(load(s, fmt, Bank.A, at, imm_b=imm(scale), reduce=Reduce.MAX, scalar_d=top.number))
+    recipes.exponentials(out, x, top, reduce=Reduce.SUM, scalar_d=total.number)
+    recipes.reciprocal(out, total, inverse, rest, inverse)
+    recipes.scaled(out, x, inverse, x, Post.ROUND)
+    return [*out, store(len(s), fmt, at)]
 
 
 def score_codes(s: np.ndarray, scale: float, fmt: VectorFormat, at: int = 0, regs: int = 0) -> list[Step]:
     """Score codes of the row exp(`scale` * (s - max s)), s FP32 [length]. Uses banks A and B, and register `regs`."""
-    size = row(len(s), fmt)
-    return [
-        load(s, fmt, Bank.A, at, imm_b=imm(scale), reduce=Reduce.MAX, scalar_d=regs),
-        Step(_less_top(size, at, regs, code=1)),
-        store(len(s), fmt, at),
-    ]
-
-
-def _less_top(size: dict[str, int], at: int, top: int, **fields: int) -> Instruction:
-    """B = exp(A - register `top`) for a row."""
-    into: dict[str, int] = {"post": Post.EXP, "write": Bank.B, "addr_d": at}
-    return Instruction(a=BANK, addr_a=at, c=SCALAR, scalar_c=top, negate_c=1, **into, **size, **fields)
+    out = Steps([load(s, fmt, Bank.A, at, imm_b=imm(scale), reduce=Reduce.MAX, scalar_d=regs)])
+    recipes.exponentials(out, _row(len(s), fmt, at), Scalar(regs), code=1)
+    return [*out, store(len(s), fmt, at)]
 
 
 def hash_bits(products: np.ndarray, fmt: VectorFormat, at: int = 0, thresholds: np.ndarray | None = None) -> list[Step]:
@@ -148,29 +125,13 @@ def rms_norm(
     The weight is in bank B from word `w_at`; it is loaded if one is given. Uses banks A and B from `at` and registers
     `regs` to `regs` + 3.
     """
-    mean, root, half, rest = range(regs, regs + 4)
-    size, nth = row(len(x), fmt), np.float32(1 / len(x))
-    high = float(to_bf16(np.array(nth)))
-    low = float(nth) - high
-    square = Instruction(a=BANK, addr_a=at, b=BANK, addr_b=at, reduce=Reduce.SUM, scalar_d=rest, **size)
-    scale = Instruction(a=SCALAR, scalar_a=root, b=BANK, addr_b=at, write=Bank.A, addr_d=at, **size)
-    weigh = Instruction(a=BANK, addr_a=at, b=BANK, addr_b=w_at, post=Post.ROUND, write=Bank.B, addr_d=at, **size)
-    return [
-        *([load(weight, fmt, Bank.B, w_at)] if weight is not None else []),
-        load(x, fmt, Bank.A | Bank.B, at),
-        Step(square),
-        scalar(mean, scalar_a=rest, imm_b=imm(low), imm_c=imm(epsilon)),
-        scalar(mean, scalar_a=rest, imm_b=imm(high), c=SCALAR, scalar_c=mean),
-        scalar(root, scalar_a=mean, post=Post.RSQRT),
-        # r + r/2 (1 - x r r)
-        scalar(half, scalar_a=root, imm_b=imm(0.5)),
-        scalar(rest, scalar_a=mean, b=SCALAR, scalar_b=root),
-        scalar(rest, scalar_a=rest, negate_a=1, b=SCALAR, scalar_b=root, imm_c=ONE),
-        scalar(root, scalar_a=rest, b=SCALAR, scalar_b=half, c=SCALAR, scalar_c=root),
-        Step(scale),
-        Step(weigh),
-        store(len(x), fmt, at),
-    ]
+    out, in_b = Steps(), _row(len(x), fmt, at, Bank.B)
+    if weight is not None:
+        out.append(load(weight, fmt, Bank.B, w_at))
+    out.append(load(x, fmt, Bank.A | Bank.B, at))
+    recipes.root_mean_square(out, in_b, len(x), epsilon, regs)
+    recipes.put(out, in_b, **in_b.of("a"), b=BANK, addr_b=w_at, post=Post.ROUND)
+    return [*out, store(len(x), fmt, at)]
 
 
 def rotary_tables(cos: np.ndarray, sin: np.ndarray, pairs: str, fmt: VectorFormat, at: int = 0) -> list[Step]:
@@ -207,8 +168,7 @@ def rotary(
     period = head // n
     spans = period.bit_length() - 1
     check(period == 1 << spans, "head", head, f"must be a power of two times n = {n}")
-    size = row(length, fmt)
-    words = size["words"] + 1
+    words = count_words(length, fmt)
     to = at + words if to is None else to
     check(
         words + abs(to - at) <= fmt.depth,
@@ -219,25 +179,9 @@ def rotary(
     # The halves of a head swap within a word if the head is one word, else by the address.
     swap = Swap.NEIGHBOUR if pairs == "neighbours" else Swap.HALF + spans
     check(swap <= Swap.HALF or at % period == 0, "at", at, f"must be a multiple of the {period} words of a head")
-    table = {"a": BANK, "b": BANK, "addr_b": at, "span_a": spans}
-    return [
-        load(x.reshape(-1), fmt, Bank.B, at, post=Post.ROUND),
-        Step(Instruction(**table, addr_a=table_at, write=Bank.C, addr_d=at, **size)),
-        Step(
-            Instruction(
-                **table,
-                addr_a=table_at + period,
-                swap=swap,
-                c=BANK,
-                addr_c=at,
-                post=Post.ROUND,
-                write=Bank.B,
-                addr_d=to,
-                **size,
-            )
-        ),
-        store(length, fmt, to),
-    ]
+    out = Steps([load(x.reshape(-1), fmt, Bank.B, at, post=Post.ROUND)])
+    recipes.rotate(out, _row(length, fmt, at), table_at, table_at + period, swap, to, span_a=spans)
+    return [*out, store(length, fmt, to)]
 
 
 def silu_gate(gate: np.ndarray, up: np.ndarray, fmt: VectorFormat, at: int = 0) -> list[Step]:
@@ -267,31 +211,16 @@ def cluster_add(key: np.ndarray, first: bool, fmt: VectorFormat, at: int = 0) ->
 def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, regs: int = 0) -> list[Step]:
     """BF16 mean of a cluster of `count` keys, 1 to 65,535, from its FP32 sum in banks A and C at `at`.
 
-    The first quotient y is corrected to y + (sum - count y) / count. That is the FP32 quotient to one unit in the last
-    place, and exact where the quotient is a tie of BF16. Uses banks A, B and C from `to` and registers `regs` to
-    `regs` + 3.
+    As `recipes.mean`. Uses banks A, B and C from `to` and registers `regs` to `regs` + 3.
     """
     check(1 <= count < 1 << 16, "count", count, "must be 1 to 65,535")
     words = count_words(length, fmt)
     apart = min((to - at) % fmt.depth, (at - to) % fmt.depth)
     check(apart >= words, "to", to, f"must be {words} words away from the sum at {at}, modulo depth = {fmt.depth}")
-    whole, inverse, low, high = range(regs, regs + 4)
-    number = {"a": IMMEDIATE, "imm_a": imm(count & 0xFF00), "imm_c": imm(count & 0xFF)}
-
-    def part(**fields: int) -> Step:
-        return Step(Instruction(addr_d=to, **row(length, fmt), **fields))
-
-    return [
-        Step(Instruction(**number, reduce=Reduce.LAST, scalar_d=whole)),
-        *reciprocal(whole, inverse, low),
-        scalar(high, scalar_a=inverse, post=Post.ROUND),
-        scalar(low, scalar_a=inverse, c=SCALAR, scalar_c=high, negate_c=1, post=Post.ROUND),
-        part(a=BANK, addr_a=at, b=SCALAR, scalar_b=high, post=Post.ROUND, write=Bank.B | Bank.C),
-        part(a=SCALAR, scalar_a=whole, negate_a=1, b=BANK, addr_b=to, c=BANK, addr_c=at, write=Bank.A),
-        part(a=BANK, addr_a=to, b=SCALAR, scalar_b=low, c=BANK, addr_c=to, write=Bank.C),
-        part(a=BANK, addr_a=to, b=SCALAR, scalar_b=high, c=BANK, addr_c=to, post=Post.ROUND, write=Bank.B),
-        store(length, fmt, to),
-    ]
+    out, (whole, inverse, low, high) = Steps(), (Scalar(k) for k in range(regs, regs + 4))
+    recipes.integer(out, count, whole)
+    recipes.mean(out, _row(length, fmt, at), whole, inverse, low, high, to)
+    return [*out, store(length, fmt, to)]
 
 
 def interleave(programs: Iterable[list[Step]], turns: Sequence[int], period: int) -> list[Step]:

@@ -6,18 +6,15 @@ it before the block is computed, and writes it into masks, addresses and rotary 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Decision, Piece, Slots, Turned
-
-if TYPE_CHECKING:
-    from openvrex.golden.policies.state_space import HistoryBranch
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class WindowHost:
         layers: Sequence[dict[str, np.ndarray]],
         turns: np.ndarray,
         unit: Callable[[LxeFormat, Memory], Lxe] = Lxe,
-        branches: Sequence["HistoryBranch"] = (),
+        branches: Sequence[HistoryBranch] = (),
     ):
         self.plan, self.turns = plan, np.asarray(turns)
         self._plans = {plan.shape.tokens: plan}

@@ -22,10 +22,11 @@ State and last inputs of each layer stay in memory with its entries, from pass t
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Source
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
@@ -34,9 +35,6 @@ from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
 from openvrex.golden.program.scan_compiler import BranchPlan
 from openvrex.golden.program.stage_plan import Stage
-
-if TYPE_CHECKING:
-    from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
@@ -48,17 +46,7 @@ LAYER = "norm1", "down"  # first and last stage of a pass through a layer
 class WindowCompiler(AttentionCompiler):
     """Writes the stages of a `WindowPlan`."""
 
-    plan: "WindowPlan"
-
-    def append(self) -> None:
-        """Copy the entries of the pass to two runs of slots: FIRST of them to SLOT, then REST to SECOND."""
-        s, p = self.shape, self.plan
-        for at, words in self.columns(s.entry):
-            self.load(p["fresh"], at, s.tokens, words, s.entry, LoadTo.VECTOR)
-            self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(p["ring"], at, 1, words, s.entry, base=Register.SLOT, len=Register.FIRST)
-            self.store(p["ring"], at, 1, words, s.entry, base=SECOND, len=Register.REST)
+    second = SECOND
 
     def keep_keys(self) -> None:
         """Copy keys of adjacent slots to `kept`."""
@@ -67,8 +55,7 @@ class WindowCompiler(AttentionCompiler):
         for at, words in self.columns(width):
             self.load(p["ring"], at, s.tokens, words, s.entry, LoadTo.VECTOR, base=Register.SLOT)
             self.vector(s.tokens * words, Queue.LOAD, a=Source.STREAM, write=Bank.B)
-            self.out(s.tokens * words)
-            self.store(self.kept, at, s.tokens, words, width, base=KEPT)
+            self.give(self.kept, at, words, rows=s.tokens, stride=width, base=KEPT)
 
     def turn_keys(self) -> None:
         """Rotate keys of `kept` by the keys' tables, and store them in adjacent slots."""
@@ -106,7 +93,7 @@ class WindowPlan(LayerPlan):
         places: int,
         cuts: dict[str, Tiling] | None = None,
         team: Team | None = None,
-        history: "StateSpaceParams | None" = None,
+        history: StateSpaceParams | None = None,
     ):
         check(shape.entries == 0, "entries", shape.entries, "must be 0: a pool of slots has nothing behind it")
         check(places >= 0, "places", places, "must not be negative")
@@ -116,9 +103,7 @@ class WindowPlan(LayerPlan):
 
     def of(self, tokens: int) -> "WindowPlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
-        check(tokens <= self.shape.tokens, "tokens", tokens, f"must be at most the plan's {self.shape.tokens}")
-        shape = replace(self.shape, tokens=tokens)
-        return WindowPlan(shape, self.fmt, self.places, self.cuts, self.team, self.history)
+        return WindowPlan(self._fewer(tokens), self.fmt, self.places, self.cuts, self.team, self.history)
 
     def _more_arrays(self) -> None:
         """Place the first forms of the kept keys, and the arrays of the branch."""
@@ -147,7 +132,7 @@ class WindowPlan(LayerPlan):
 
     # The host's part
 
-    def begin(self, branch: "HistoryBranch") -> list[tuple[Array, np.ndarray]]:
+    def begin(self, branch: HistoryBranch) -> list[tuple[Array, np.ndarray]]:
         """What the host writes for a layer's history branch before a stream: weights, and a state of zero."""
         assert self.branch is not None  # the plan was made with `history`
         zero = {name: np.zeros(self.branch[name].shape) for name in ("kept", "state")}

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from openvrex.golden.arithmetic.state_space import StateSpaceParams, branch_macs
 from openvrex.golden.inputs.codec_mask import Command
 from openvrex.golden.policies.block_allocator import BlockPool
 from openvrex.golden.policies.hybrid import Client, HybridParams
 from openvrex.golden.policies.mosaic import MosaicParams
-from openvrex.golden.policies.state_space import StateSpaceParams, branch_macs
 from openvrex.golden.policies.window_decisions import windowed
 from openvrex.hdl.params import CLOCK, MaskParams, preset
 from openvrex.papers.evaluation.paper_points import RESTATED, TABLE_II, Claims, Number

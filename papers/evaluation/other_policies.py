@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from openvrex.golden.policies.state_space import StateSpaceParams
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.sim.system.memory_curves import Curve
 from openvrex.sim.system.passes import lacks, legend, mark, simulate
 from openvrex.sim.system.platforms import Vrex

@@ -11,8 +11,8 @@ from math import ceil
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.policies.blocks import Block, Shape
-from openvrex.golden.policies.state_space import HistoryBranch
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.golden.retrieval.signatures import LENGTH_BITS, LOWEST, planes, significands
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from openvrex.golden.policies.state_space import StateSpaceParams, products
+from openvrex.golden.arithmetic.state_space import StateSpaceParams, products
 from openvrex.sim.system.workload import Decoder, Vision
 
 DRE = ("cluster", "switch", "select", "walk")  # names of the stages of the DRE

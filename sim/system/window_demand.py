@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
+from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import Coded
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.full_streaming import Full
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.policies.state_space import StateSpaceParams
 from openvrex.golden.policies.window_decisions import Decider, branch_of, without_branch
 from openvrex.golden.program.window_slots import Decision, Slots, sizes
 from openvrex.sim.system.workload import Decoder, Session

@@ -27,7 +27,7 @@ from openvrex.golden.program.isa import (
     vector,
 )
 from openvrex.golden.program.layer_memory import LayerShape, Register, Tiling
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import imm
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import override, preset

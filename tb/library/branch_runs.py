@@ -2,7 +2,7 @@
 
 import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register
 from openvrex.golden.program.lxe_model import Result

@@ -11,7 +11,7 @@ from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import Instruction, LoadTo, LxeFormat, Opcode, Queue, StoreTo, to_register, vector
 from openvrex.golden.program.lxe_model import Lxe, Memory, Region
-from openvrex.golden.program.vector_programs import imm
+from openvrex.golden.program.recipes import imm
 
 PAGE = 4096
 NUMBERS, TABLE, OUT, FLAGS = (k * PAGE for k in range(4))  # addresses

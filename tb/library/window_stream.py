@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
@@ -12,7 +13,6 @@ from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import Step as PolicyStep
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.policies.state_space import HistoryBranch
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.policies.window_decisions import branch_of, decide
 from openvrex.golden.program.core_model import Core

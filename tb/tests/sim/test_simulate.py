@@ -11,8 +11,8 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
-from openvrex.golden.policies.state_space import products as products_of
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
+from openvrex.golden.arithmetic.state_space import products as products_of
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.shares import Shares

@@ -47,11 +47,9 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def _imported(tree: ast.AST) -> set[str]:
-    """These modules and names in full. Imports for the type checker alone do not count."""
+    """These modules and names in full. Imports for the type checker alone count, too."""
     out = set()
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
         if isinstance(node, ast.Import):
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

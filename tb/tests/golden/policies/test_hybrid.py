@@ -8,6 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openvrex.golden.arithmetic.state_space import (
+    HistoryBranch,
+    State,
+    StateSpaceParams,
+    causal_conv1d,
+    selective_scan,
+    silu,
+)
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.block_allocator import HOLE, BlockPool, PoolError, blocks_to_free, prefill, rewrite
 from openvrex.golden.policies.blocks import Block, Shape
@@ -24,14 +32,6 @@ from openvrex.golden.policies.hybrid import (
     state_pages,
 )
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
-from openvrex.golden.policies.state_space import (
-    HistoryBranch,
-    State,
-    StateSpaceParams,
-    causal_conv1d,
-    selective_scan,
-    silu,
-)
 
 from tb.tests.golden.policies.test_policy import drive, embedded, small_decoder  # noqa: F401 - fixtures
 from tb.tests.papers.policies.test_baselines import Stream

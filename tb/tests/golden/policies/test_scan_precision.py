@@ -3,7 +3,7 @@
 import numpy as np
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams, causal_conv1d, silu, softplus
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams, causal_conv1d, silu, softplus
 
 TOKENS, WIDTH = 2048, 64
 

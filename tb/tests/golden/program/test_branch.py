@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.policies.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.program.isa import Engine, LxeFormat
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import simulate

@@ -18,12 +18,22 @@ from openvrex.golden.program.isa import ENGINE, LxeFormat, Opcode
 from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
 from openvrex.golden.program.layer_host import LayerHost
 from openvrex.golden.program.loop_rolling import assemble, op, roll
+from openvrex.golden.program.recipes import Scalar, reciprocal
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
 
 from tb.tests.golden.inputs.test_trace import models
 
 TINY = LxeFormat(lanes=4, w_depth=64, x_depth=64, depth=128)
+
+
+def inverse(total: np.float32) -> np.ndarray:
+    """1 / total as the VPE refines it, FP32 [1]."""
+    machine, steps = Machine(TINY.vector), programs.Steps()
+    machine.scalars[0] = total
+    reciprocal(steps, Scalar(0), Scalar(1), Scalar(2), Scalar(1))
+    list(machine.run(steps))
+    return machine.scalars[1:2]
 
 
 class Composed:
@@ -81,10 +91,7 @@ class Composed:
             for word in e[first : ring if first == 0 else first + size].reshape(-1, self.fmt.lanes):
                 part.add(word.astype(np.float32))
             total = fma(part.total()[None], one, total)
-        machine = Machine(self.v)
-        machine.scalars[0] = total[0]
-        list(machine.run(programs.reciprocal(0, 1, 2)))
-        return to_bf16(fma(machine.scalars[1:2], e, none))
+        return to_bf16(fma(inverse(total[0]), e, none))
 
     def gated(self, x: np.ndarray) -> np.ndarray:
         gate, up = (self.gemm("gate_up", x, w) for w in np.split(self.w["gate_up"], 2, axis=1))

@@ -7,9 +7,8 @@ import pytest
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.arithmetic.vector import Machine, Sum, fma
+from openvrex.golden.arithmetic.vector import Sum, fma
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.program import vector_programs as programs
 from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.deadlock_hazard_check import simulate
@@ -23,7 +22,7 @@ from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.team_layers import PHASES, TeamHost, shares
 
-from tb.tests.golden.program.test_layer import TINY, Composed, near, same
+from tb.tests.golden.program.test_layer import TINY, Composed, inverse, near, same
 
 LOWEST = np.float32(-(2.0**128) * (1 - 2.0**-8))
 ONE, NONE = np.ones(1, BF16), np.float32(-0.0)
@@ -35,14 +34,6 @@ SHAPES = {
     "ragged": (LayerShape(40, 4, 2, 16, 56, tokens=5, recent=32, entries=75), LxeFormat(8, 24, 16, 16, 16)),
 }
 MEMBERS = (2, 3, 5)
-
-
-def inverse(total: np.float32) -> np.ndarray:
-    """1 / total as the VPE refines it, FP32 [1]."""
-    machine = Machine(TINY.vector)
-    machine.scalars[0] = total
-    list(machine.run(programs.reciprocal(0, 1, 2)))
-    return machine.scalars[1:2]
 
 
 def rowsum(e: np.ndarray, plan: LayerPlan) -> np.float32:

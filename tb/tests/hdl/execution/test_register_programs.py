@@ -24,8 +24,8 @@ from openvrex.golden.program.isa import (
     to_register,
     vector,
 )
+from openvrex.golden.program.recipes import imm
 from openvrex.golden.program.sequencer_model import LxeError
-from openvrex.golden.program.vector_programs import imm
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import LxeTime

@@ -9,8 +9,8 @@ Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections II-D and IV-C
 from dataclasses import dataclass
 
 import numpy as np
+from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import check, check_parameters, parameter
-from openvrex.golden.policies.light_attention import bf16
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class HistoryBranch:
         self.out_proj = _uniform(rng, (inner, out), inner)
         if params.weights == "bf16":
             for name in ("in_proj", "conv_weight", "x_proj", "dt_proj", "out_proj"):
-                setattr(self, name, bf16(getattr(self, name)))
+                setattr(self, name, to_bf16(getattr(self, name)).astype(np.float32))
 
     def __reduce__(self):
         return type(self), (self.params, self.width, self.out, self.layer)
