@@ -231,8 +231,8 @@ RATIO = round(ReSVParams.ratio_q16 / 65536, 4)  # the default of Th_r-wics as a 
 
 # Section IV of the paper leaves choices open; each entry is one reading of it. docs/policies.md compares their results.
 # All but "paper" have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the
-# join "first". The paper does not centre hash bits, and has Th_hd 7 of 32 bits and the ratio 0.3; docs/papers/recall.md says
-# why the defaults are others.
+# join "first". The paper does not centre hash bits, and has Th_hd 7 of 32 bits and the ratio 0.3; docs/papers/recall.md
+# says why the defaults are others.
 _PAPER = ReSVParams(th_hd=7, scope="layer", centre=False, ratio_q16=19661)
 READINGS = {
     "resv": ReSVParams(),  # the defaults: exp scores, the exact set, a table per KV head, centred keys, tight clusters

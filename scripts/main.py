@@ -38,7 +38,7 @@ PANELS = {
 GROUPS = {
     "size": (
         "Estimate area, timing and power",
-        "Estimate area, clock and power of units, and their size on an FPGA.",
+        "Estimate area, clock and power of units, also on an FPGA.",
         "scripts.size",
         ("area", "timing", "power", "fpga", "table3", "libraries"),
     ),

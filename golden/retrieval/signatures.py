@@ -21,7 +21,7 @@ key is then about its product with the page's mean, plus what signs and length s
 8. The candidates are the tokens that are not resident. Those of the highest scores are chosen, floor(budget x
    candidates) of them; equal scores by rising index.
 
-Source: this project (docs/papers/recall.md). Signs are hash bits as in V-Rex section IV-B; sign codes of a difference from a
+Source: this project (docs/papers/recall.md). Signs are hash bits as in V-Rex IV-B; sign codes of a difference from a
 mean are known from vector search (RaBitQ), pages with a summary from Quest.
 """
 

@@ -153,8 +153,8 @@ def question_section() -> Section:
         "Four clips joined into one stream, and a held-out frame of one of them (red) as the question, in all layers "
         "of the real decoder. The first map shows where full attention looks, the second what ReSV attends to and "
         "therefore fetches. The table counts three questions, one for each of the first three scenes. The projector "
-        "between the models is not trained, so the question is a picture and not a sentence: docs/papers/recall.md says what "
-        f"vrex papers scenes measures.\n{beside_chance(shares[2], shares[4])}",
+        "between the models is not trained, so the question is a picture, not a sentence: docs/papers/recall.md says "
+        f"what vrex papers scenes measures.\n{beside_chance(shares[2], shares[4])}",
         ["policy", "tokens fetched, %", "full attention's weight on them, %", "fetched of the scene asked for, %",
          "weight on that scene, %", "tokens of that scene, %"],
         [["ReSV", *(f"{100 * share:.0f}" for share in shares)]],

@@ -24,7 +24,7 @@ def command(
     batch: system_options.Batch = 1,
     json: console.Json = False,
 ) -> None:
-    """Time a frame with each retrieval policy, those without hardware too.
+    """Time a frame with every policy, those without hardware too.
 
     The figures are those of a recorded stream. `vrex simulate policies` times the programs that a core runs.
     """

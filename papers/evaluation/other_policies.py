@@ -50,8 +50,8 @@ def _mean(unions: list[list[float]]) -> float:
     return round(sum(row[0] for row in unions) / len(unions), 3)
 
 
-# Made by `profile` from 56 frames of 36 tokens of `world` (`docs/papers/comparison.md`). The window of "hybrid" is that of its
-# paper (4,096).
+# Made by `profile` from 56 frames of 36 tokens of `world` (docs/papers/comparison.md). The window of "hybrid" is that
+# of its paper (4,096).
 PROFILES = {
     "full": Profile("device"),
     "flexgen": Profile("host", 1.0, 1.0),

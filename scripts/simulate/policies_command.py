@@ -35,7 +35,7 @@ def command(
     at_once: window_options.AtOnce = 16,
     json: console.Json = False,
 ) -> None:
-    """Time a frame with each policy that runs on a core, from its programs.
+    """Time a frame with each policy that runs on a core.
 
     `vrex papers policies` also times policies without hardware, from what they do on a recorded stream.
     """

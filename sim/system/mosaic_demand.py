@@ -116,7 +116,7 @@ class MosaicDemand:
 
 
 # Of the clip `world` at 36 tokens a frame in the arithmetic of hardware: `mosaic-hardware` of docs/results/paper.json,
-# written by `vrex papers figure`. `covered` is of `vrex papers stream` (docs/papers/comparison.md). A test holds both equal.
+# written by `vrex papers figure`. `covered` is of `vrex papers stream` (docs/papers/comparison.md). A test holds both.
 WORLD = Habits(
     split=0.0739,
     deferred=0.0341,

@@ -100,9 +100,11 @@ def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
 
 
 def every_command() -> dict:
-    """The commands of `vrex`, those of `vrex simulate` included, by name."""
+    """The commands of `vrex`, those of its groups included, by name."""
     commands = get_command(app).commands
-    return commands | commands["simulate"].commands
+    return commands | {
+        n: c for group in ("size", "simulate", "papers", "dev") for n, c in commands[group].commands.items()
+    }
 
 
 def test_every_command_of_one_design_takes_a_file():
@@ -140,7 +142,7 @@ def test_a_folder_of_the_other_dialect_is_taken(tmp_path):
     assert {f.name for f in tmp_path.iterdir()} == {"hcu.v", "hcu_assertions.sv", "manifest.json"}
     assert vrex(*words, "--language", "systemverilog", "--source-lines").exit_code == 0
     assert {f.name for f in tmp_path.iterdir()} == {"hcu.sv", "manifest.json"}
-    for command in (("verify", tmp_path, "--queries", "1"), ("area", tmp_path)):
+    for command in (("verify", tmp_path, "--queries", "1"), ("size", "area", tmp_path)):
         run = vrex(*command, "--json")
         assert (run.exit_code, run.stderr) == (0, "")
 
@@ -180,8 +182,8 @@ def older(folder):
 )
 def test_a_folder_that_cannot_be_used_is_one_line(spoil, words, why, folder):
     spoil(folder)
-    for command in ("verify", "area", "power"):
-        run = vrex(command, folder, *words)
+    for command in (("verify",), ("size", "area"), ("size", "power")):
+        run = vrex(*command, folder, *words)
         assert run.exit_code == 2
         assert re.fullmatch(rf"error: .*{re.escape(why)}.*\n", run.stderr), run.stderr
 

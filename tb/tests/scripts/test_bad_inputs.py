@@ -96,7 +96,7 @@ TYPED = {
     "simulate pass --policy full --batch 2": "batch=2",
     "simulate pass --video world": "--video='world': needs --policy codecsight: leave it out",
     "simulate layer --policy full --gop 4": "--gop=4: needs --policy codecsight",
-    "simulate policies --at-once 4": "--at-once=4: needs --policy full or streamingllm or codecsight or hybrid",
+    "simulate policies --policy resv --at-once 4": "--at-once=4: needs --policy full or streamingllm or codecsight",
     "simulate policies --policy full --select world": "select='world': needs --policy resv",
     "simulate pass --policy streamingllm -p streamingllm.x=1": "parameter='streamingllm.x'",
     "simulate pass --policy streamingllm -p hybrid.recent_blocks=1": "hybrid",
@@ -413,7 +413,8 @@ def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line", ["verify hcu", "power hcu", "mutate cluster_set -n 1", "coverage cluster_set", "stress hcu -n 1"]
+    "line",
+    ["verify hcu", "size power hcu", "dev mutate cluster_set -n 1", "dev coverage cluster_set", "dev stress hcu -n 1"],
 )
 def test_a_missing_compiler_is_named(line, place, monkeypatch):
     monkeypatch.setattr(runner, "BUILD", place / "folder" / "sim")

@@ -15,7 +15,7 @@ from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.params import PRESETS, flat, override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.engineers import record_command
-from openvrex.scripts.main import app
+from openvrex.scripts.main import GROUPS, app
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.trace_check import Play, exercised, few_blocks, mix, rounds_of, tables
 from typer.main import get_command
@@ -252,7 +252,7 @@ def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
 def test_help_gives_each_command_one_line():
     """Of a terminal of 80 columns."""
     root = get_command(app)
-    for group in (root, root.commands["simulate"]):
+    for group in (root, *(root.commands[name] for name in GROUPS)):
         leads = {name: command.help.partition("\n\n")[0] for name, command in group.commands.items()}
         assert not {name: lead for name, lead in leads.items() if len(lead) > 64 or "\n" in lead}
     assert vrex().stdout == vrex("--help").stdout

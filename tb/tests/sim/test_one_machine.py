@@ -104,7 +104,7 @@ def test_presets_are_changed_by_names_only():
     made = re.compile(r"\b(?:System|Core|Dre|Hcu|Wtu|Kvmu|Table|Dpe|Vpe|Lxe)Params\(")
     replaced = re.compile(r"replace\([^()]*(?:\([^()]*\))?[^()]*(?:core|dre|hcu|wtu|kvmu|dpe|vpe|lxe)=(?!False)")
     hits = []
-    for path in [*(ROOT / "sim/system").glob("*.py"), *(ROOT / "sim/evaluation").glob("*.py")]:
+    for path in [*(ROOT / "sim/system").glob("*.py"), *(ROOT / "papers/evaluation").glob("*.py")]:
         for line in path.read_text().splitlines():
             if made.search(line) or replaced.search(line):
                 hits.append((path.name, line.strip()))

@@ -19,6 +19,7 @@ from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import CLOCK, flat, preset
 from openvrex.papers.commands import evaluate_command
+from openvrex.papers.commands import policies_command as papers_policies
 from openvrex.papers.evaluation.anchor_table import markdown
 from openvrex.papers.evaluation.other_policies import PROFILES, Profile, profile
 from openvrex.papers.evaluation.other_policies import point as point_of
@@ -26,8 +27,8 @@ from openvrex.papers.evaluation.other_policies import run as run_policy
 from openvrex.papers.evaluation.paper_numbers import numbers, table_share
 from openvrex.papers.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
 from openvrex.scripts.main import app
-from openvrex.scripts.simulate import dre_command, layer_command, policies_command, prediction_command
-from openvrex.sim.system import dre_demand, layer_load
+from openvrex.scripts.simulate import dre_command, layer_command, prediction_command
+from openvrex.sim.system import core_policies, dre_demand, layer_load
 from openvrex.sim.system import limits as paper_limits
 from openvrex.sim.system.accelerator import transfer
 from openvrex.sim.system.frame_times import frames
@@ -498,7 +499,7 @@ def results(**policies) -> dict:
 def test_another_file_than_results_is_named(tmp_path, what, text):
     path = tmp_path / "results.json"
     path.write_text(text)
-    run = vrex("simulate", what, path)
+    run = vrex("papers" if what == "policies" else "simulate", what, path)
     assert run.exit_code == 2
     assert f"{path}: not a results.json that `vrex papers stream` wrote" in run.stderr
 
@@ -698,23 +699,27 @@ OF_POLICIES = {
 }
 
 
-@pytest.mark.parametrize("what", ["pass", "memories", "limits", "engines", "policies"])
+@pytest.mark.parametrize(
+    "what", [*(f"simulate {x}" for x in ("pass", "memories", "limits", "engines", "policies")), "papers policies"]
+)
 def test_every_option_has_an_effect(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper_limits, "platforms", lambda: {"edge": EDGE, "server": SERVER})
     monkeypatch.setattr(paper_limits, "ENGINES", paper_limits.ENGINES[:2])
-    monkeypatch.setattr(policies_command, "CACHES", (40960,))
+    monkeypatch.setattr(papers_policies, "CACHES", (40960,))
+    monkeypatch.setattr(core_policies, "CACHES", (1024,))
     own = {"ratio": [[0.5]], "tokens": {"device": 500.0, "host": 1500.0}}
     own |= {"unions": {stage: [[0.5]] for stage in ("frame", "generation")}}
     own |= {stage: {"kept": 0.6, "fetched": 0.2} for stage in ("frame", "generation")}
     (tmp_path / "results.json").write_text(json.dumps(results(**{"resv-buckets": own})))
-    plain = cache(lambda: vrex("simulate", what).stdout)
-    command = typer.main.get_command(app).commands["simulate"].commands[what]
+    group, what = what.split()
+    plain = cache(lambda: vrex(group, what).stdout)
+    command = typer.main.get_command(app).commands[group].commands[what]
     options = {p.name for p in command.params} - {"json", "help"}
     assert options <= set(GIVEN), "an option that this test does not know"
-    given = GIVEN | (OF_POLICIES if what == "policies" else {})
+    given = GIVEN | (OF_POLICIES if (group, what) == ("simulate", "policies") else {})
     for name in options:
-        run = vrex("simulate", what, *given[name])
+        run = vrex(group, what, *given[name])
         assert run.exit_code == 0, run.stderr
         if name == "output":
             assert list((tmp_path / "plots").iterdir())

@@ -553,7 +553,7 @@ def test_numbers_that_are_not_finite_are_named(name, at, place, value):
         tiny(**{name: given})
 
 
-@pytest.mark.parametrize("command", ["verify dre --trace", "stream", "simulate dre", "figures"])
+@pytest.mark.parametrize("command", ["verify dre --trace", "papers stream", "simulate dre", "papers measure"])
 def test_commands_refuse_a_trace_that_is_not_finite(command, tmp_path, monkeypatch):
     """The file is sound, checksum included: another program wrote it."""
     good = Trace.load(FIXTURES / "world.safetensors")

@@ -179,7 +179,7 @@ def drawn(mean: float, entry_bytes: int) -> tuple[float, float]:
 
 def test_the_page_shows_bursts_of_llama():
     """Entries of one head of Llama-3 8B and of all eight, in blocks of 8."""
-    page = (ROOT / "docs" / "recall.md").read_text()
+    page = (ROOT / "docs/papers/recall.md").read_text()
     for mean in (1.5, 30):
         (one, space), (all_heads, same) = drawn(mean, 512), drawn(mean, 4096)
         assert space == same

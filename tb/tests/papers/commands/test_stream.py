@@ -162,6 +162,7 @@ def test_killed_it_resumes_to_the_same_bits(whole, tmp_path):
         sys.executable,
         "-c",
         "from openvrex.scripts.main import app; app()",
+        "papers",
         "stream",
         FIXTURE,
         *POLICY,
@@ -178,7 +179,7 @@ def test_killed_it_resumes_to_the_same_bits(whole, tmp_path):
 
 
 def test_finished_it_runs_nothing_again_and_takes_more_policies(no_plots, tmp_path):
-    args = ("stream", FIXTURE, "-o", tmp_path / "x")
+    args = ("papers", "stream", FIXTURE, "-o", tmp_path / "x")
     assert vrex(*args, "--policy", "rekv").exit_code == 0
     before = (tmp_path / "x" / "full.run").stat().st_mtime_ns
     more = vrex(*args, "--policy", "rekv,flexgen", "--json")
@@ -188,7 +189,7 @@ def test_finished_it_runs_nothing_again_and_takes_more_policies(no_plots, tmp_pa
 
 def test_video_in_a_decoder(small, small_models, no_plots, tmp_path):  # noqa: F811
     """Frames, question and answer; a second stream into the same folder is refused; a resumed one is the same."""
-    args = ("stream", small, "--frames", 5, "--tokens", 4, "--question", "why", "--generate", 3)
+    args = ("papers", "stream", small, "--frames", 5, "--tokens", 4, "--question", "why", "--generate", 3)
     args += ("--policy", "resv,streamingllm,oaken", "-p", "resv.resv.recent=8", "-p", "streamingllm.recent=4")
     done = vrex(*args, "-o", tmp_path / "x", "--json")
     assert done.exit_code == 0, done.stderr
@@ -259,7 +260,7 @@ def test_hybrid_memory_answers_in_its_own_words(small, small_models, tmp_path): 
 
 
 def test_text_has_a_loss_at_every_token(small_models, no_plots, tmp_path):
-    args = ("stream", "text", "--frames", 4, "--tokens", 9, "--generate", 0, "-o", tmp_path / "x", "--json")
+    args = ("papers", "stream", "text", "--frames", 4, "--tokens", 9, "--generate", 0, "-o", tmp_path / "x", "--json")
     done = vrex(*args, "--policy", "streamingllm", "-p", "streamingllm.recent=3")
     assert done.exit_code == 0, done.stderr
     results = json.loads(done.stdout)["policies"]
@@ -270,7 +271,7 @@ def test_text_has_a_loss_at_every_token(small_models, no_plots, tmp_path):
 def test_several_videos_in_one_report(small, small_models, no_plots, tmp_path):  # noqa: F811
     """A folder each, one table of all, the motion that the vectors say; a finished one runs nothing again."""
     still = write(tmp_path / "still.mkv", texture(8, step=0))
-    args = ("stream", still, small, "--frames", 6, "--tokens", 4, "--generate", 1, "--gop", 3, "--depth", 1)
+    args = ("papers", "stream", still, small, "--frames", 6, "--tokens", 4, "--generate", 1, "--gop", 3, "--depth", 1)
     args += ("--policy", "codecsight,mosaic,mosaic-eager,hybrid", "-o", tmp_path / "x")
     done = vrex(*args, "--json")
     assert done.exit_code == 0, done.stderr
@@ -300,7 +301,7 @@ def test_several_videos_in_one_report(small, small_models, no_plots, tmp_path): 
 
 
 def test_hybrid_without_its_branch_needs_no_warning(no_plots, tmp_path):
-    args = ("stream", FIXTURE, "--policy", "hybrid", "-o", tmp_path / "x", "-p", "hybrid.ssm=disabled")
+    args = ("papers", "stream", FIXTURE, "--policy", "hybrid", "-o", tmp_path / "x", "-p", "hybrid.ssm=disabled")
     assert "random" not in vrex(*args).stdout
     assert "random" not in (tmp_path / "x" / "report.md").read_text()
 
@@ -411,7 +412,7 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
 
 def test_a_folder_of_something_else_is_refused(no_plots, tmp_path):
     (tmp_path / "mine.txt").write_text("x")
-    args = ("stream", FIXTURE, "--policy", "rekv", "-o", tmp_path)
+    args = ("papers", "stream", FIXTURE, "--policy", "rekv", "-o", tmp_path)
     assert "not empty and not the folder of a run: choose another folder" in vrex(*args).stderr
     (tmp_path / "source.json").write_text("{")
     assert "source.json: damaged: choose another folder" in vrex(*args).stderr
