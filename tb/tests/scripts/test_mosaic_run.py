@@ -48,7 +48,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", [(), ("lxe.to_register=true",)])
+@pytest.mark.parametrize("core", [(), pytest.param(("lxe.to_register=true",), marks=pytest.mark.nightly)])
 def test_mosaic_on_the_rtl(small, tmp_path, core):
     """Every store, all memory and every cycle of a stream, and every decision of the policy."""
     words = ["--preset", "tiny", *given((*small_models.SIZES, *core)), *given(OWN, "mosaic."), "--generate", 1]

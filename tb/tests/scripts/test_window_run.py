@@ -68,7 +68,10 @@ def words(name: str, layers: int, **more) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "layers"), [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), ("history", 2)])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), pytest.param("history", 2, marks=pytest.mark.nightly)],
+)
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
     got = vrex(*words(name, layers), "-o", tmp_path, "--json")

@@ -290,7 +290,7 @@ def test_fetches_what_the_memory_map_does(tokens):
     assert "attended alone" in reached or tokens < 30
 
 
-@pytest.mark.parametrize("tokens", [17, 36])
+@pytest.mark.parametrize("tokens", [17, pytest.param(36, marks=pytest.mark.nightly)])
 def test_long_frames_on_the_rtl(tokens):
     """Frames longer than the ring of 16 entries, recorded keys and queries: the DRE fetches what ReSV says."""
     p = override(preset("tiny"), ["blocks=128"]).core.dre

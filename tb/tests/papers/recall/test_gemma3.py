@@ -329,6 +329,7 @@ def test_trained_decoder_predicts_real_text(trained):
     assert d.tokenizer.decode([int(d.logits(d(d.inputs(d.tokenizer.encode(" ")))).argmax())]) == "5"
 
 
+@pytest.mark.nightly  # short form: test_policy.py, with a small decoder
 @gemma
 def test_trained_decoder_recalls_under_policies():
     """A key behind every local window; what fetches everything equals full attention to the last digit."""

@@ -120,6 +120,7 @@ def test_same_case_same_answer():
     assert 0 < sum(a["attended"]) < 2 * a["far"]
 
 
+@pytest.mark.nightly  # short form: test_recall.py
 @models
 def test_command_resumes(tmp_path, monkeypatch):
     """What is known is not run again; a second call gives the same figures and the same picture."""
