@@ -18,7 +18,7 @@ from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seg
 from openvrex.tb.library.window_stream import WindowStream
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
 SHORT = {

@@ -20,7 +20,7 @@ from openvrex.papers.recall.gemma3 import Gemma3, ScoreTokenizer
 from openvrex.papers.recall.recall_run import Case, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
 
-from tb.tests.golden.inputs.test_trace import FakeTensor
+from tb.tests.golden.inputs.trace_samples import FakeTensor
 
 
 def has_gemma() -> bool:

@@ -22,7 +22,7 @@ from openvrex.scripts.main import app
 from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
 
