@@ -90,7 +90,8 @@ class CoreSimulator:
         flags = ["-O3", "--x-initial", "unique", "-Wno-fatal", "-Wno-WIDTH"]
         flags += [f"--trace-{suffix()}"] if waves else []
         runtime = f"runtime-core{'-waves' if waves else ''}{'-flat' if self.flat else ''}"
-        return build(self.core, files, flags, [], runtime, self.flat)
+        optimise = "-O0" if waves else "-O2" if self.flat else "-O1"
+        return build(self.core, files, flags, [], runtime, optimise, self.flat)
 
 
 def requests(words: Sequence[int], registers: dict[int, int]) -> str:

@@ -32,10 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
 # Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
-# One translation unit: at these sizes precompiled headers of a split build cost more than they save. -O2 takes twice as
-# long to build, which only a long run repays.
-_MAKE = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
-_MAKE_FLAT = ("OPT_FAST=-O2", *_MAKE[1:])
+# One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
+# objects are compiled once, so optimised.
+_MAKE = ("OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
 
 
 class ToolError(OSError):
@@ -139,18 +138,25 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
 
 
 def build(
-    emitted: Emitted, files: dict[str, str], flags: list[str], linked: list[str], runtime: str, flat: bool = False
+    emitted: Emitted,
+    files: dict[str, str],
+    flags: list[str],
+    linked: list[str],
+    runtime: str,
+    optimise: str = "-O0",
+    flat: bool = False,
 ) -> Path:
     """Path of a simulator of module bench_TOP around `emitted`; built if its content is new.
 
     files : files of Verilator by name, the text of each
     flags, linked : of Verilator; those in `linked` do not change what is simulated
     runtime : the folder of Verilator's own objects, which all simulators share that are compiled with the same flags
-    flat : compile the unit as one piece, and optimise more: six times as long for a core of 16 lanes
+    optimise : of g++. A bench's Python takes most of a run, so its unit compiles without: two to seven times as fast
+    flat : compile the unit as one piece: with -O2 six times as long for a core of 16 lanes
     """
     # A leaf with many instances is compiled once, as a library; a few are faster to build flat.
     leaves = {} if flat else emitted.manifest.get("leaves", {})
-    blocks, options = [name for name, count in leaves.items() if count >= 8], _MAKE_FLAT if flat else _MAKE
+    blocks, options = [name for name, count in leaves.items() if count >= 8], (f"OPT_FAST={optimise}", *_MAKE)
     flags = ["--cc", "--exe", "--prefix", "Vtop", *flags, *(["--hierarchical"] if blocks else [])]
     # The comment at the top changes nothing: a new release, or another word in a data sheet, builds nothing again.
     body = re.sub(r"\A(//.*\n)+", "", emitted.verilog)
@@ -182,6 +188,11 @@ def build(
         make += ["CURDIR=obj"]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
+        if not blocks:  # the main program joins the unit's file, so that headers are read once
+            make += ["VM_USER_CLASSES="]
+            mains = [name for name in (*(f"../{file}" for file in files), *linked) if name.endswith(".cpp")]
+            with (folder / "obj" / "Vtop.cpp").open("a") as f:
+                f.writelines(f'#include "{name}"\n' for name in mains)
         _run(make, folder / "make.log", cwd=folder, env=env)
         kept.mkdir(exist_ok=True)
         for o in (folder / "obj").glob("verilated*.o"):

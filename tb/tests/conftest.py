@@ -11,6 +11,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Checks outside of test files explain a failed `assert` as tests do.
 pytest.register_assert_rewrite("openvrex.tb.checks", "openvrex.tb.library")
 
+# Fixtures that tests of several folders use.
+pytest_plugins = ("tb.tests.golden.inputs.trace_samples", "tb.tests.golden.policies.policy_runs")
+
 SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
 
 

@@ -14,7 +14,7 @@ from openvrex.golden.atomic_files import write_atomically
 
 from tb.tests.conftest import SLOW
 
-LIMIT = 0.5  # seconds, with two workers on two cores: all faster tests together take under 3 minutes
+LIMIT = 0.5  # seconds, with two workers on two cores: all faster tests together take under 2 minutes
 
 
 def slow_tests(report: Path) -> list[str]:

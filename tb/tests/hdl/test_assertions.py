@@ -28,7 +28,7 @@ def test_lints_clean(unit, tmp_path):
     assert f"bind {unit} " in e.assertions
 
 
-@pytest.mark.parametrize("unit", ["dpe", "retriever", "sequencer", "core"])
+@pytest.mark.parametrize("unit", ["dpe", "retriever", "sequencer", pytest.param("core", marks=pytest.mark.nightly)])
 def test_units_keep_their_rules(unit):
     """In the tests that judge mutants, with stalls on both sides: for an AXI manager also beside slow memories."""
     subject = SUBJECTS[unit]

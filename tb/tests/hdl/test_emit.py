@@ -91,7 +91,9 @@ def test_lines_of_the_source_stand_behind_statements():
     assert re.sub(r" *// .*", "", text).split() == bare.split()
 
 
-@pytest.mark.parametrize("unit", ALL)
+@pytest.mark.parametrize(
+    "unit", [pytest.param(u, marks=pytest.mark.nightly) if u in ("core_ip", "system") else u for u in ALL]
+)
 def test_systemverilog_lints_clean(unit, tmp_path):
     """The text of the other dialect differs in its words alone."""
     plain, e = tiny(unit), emit(unit, params_of(unit, preset("tiny")), language=Language.SYSTEMVERILOG)

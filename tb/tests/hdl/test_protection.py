@@ -22,7 +22,6 @@ from openvrex.hdl.emit import Emitted, emit, params_of
 from openvrex.hdl.params import PRESETS, HcuParams, SystemParams, depths, override, preset, reset_cycles
 from openvrex.tb.checks import core_checks as core
 from openvrex.tb.checks.dpe_checks import traffic
-from openvrex.tb.checks.dre_checks import play
 from openvrex.tb.checks.dre_ip_checks import CHANGES, Software, frames
 from openvrex.tb.checks.vpe_checks import random_rows
 from openvrex.tb.library.lxe_programs import image
@@ -30,6 +29,8 @@ from openvrex.tb.library.runner import BenchError, Run
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
 from openvrex.tb.library.vpe_traffic import Episode
+
+from tb.tests.hdl.protected_designs import dre
 
 WIDTHS = (1, 3, 8, 11, 26, 32)
 
@@ -99,13 +100,6 @@ def test_codes_equal_golden(width, protection):
     simulator = Simulator(unit)
     simulator.add_testbench(bench)
     simulator.run()
-
-
-def dre(unit: Emitted, p, flips: float = 0.0) -> bool:
-    """Of the beats that the DRE reads from its tables, a share `flips` has a wrong bit."""
-    s = play(p.dre, 2, 16)
-    config = s.config() | {"limit": 20_000, "flips": flips}
-    return not s.differences(Run(unit, "bench_dre", "phases", config, 2, waves=False)())
 
 
 def dpe(unit: Emitted, p) -> bool:

@@ -15,7 +15,7 @@ from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 SIZES = [4, 3, 2]  # tokens of prompt, frame and question
 

@@ -122,9 +122,9 @@ def test_a_folder_holds_one_unit(tmp_path):
         ("wtu", ("-p", "selection=buckets", "-p", "counts=32")),
         ("cluster_set", ("--stall", "0.4")),
         ("kvmu", ()),
-        ("kvmu", ("--idle", "0.2", "--stall", "0.2")),
+        pytest.param("kvmu", ("--idle", "0.2", "--stall", "0.2"), marks=pytest.mark.nightly),
         ("dre", ()),
-        ("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3")),
+        pytest.param("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3"), marks=pytest.mark.nightly),
     ],
 )
 def test_verify_runs_the_fixture_on_the_rtl(unit, options):
@@ -214,7 +214,7 @@ def test_cycles_of_the_fixture():
         assert row["exact_size"] <= row["buckets_size"]
 
 
-@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("wrong", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_demo_reports_and_fails_loudly(wrong, tmp_path, monkeypatch):
     """The demo from the trace on (the fixture stands in for the models), with a sound DRE and with a wrong one."""
     from openvrex.golden.inputs.trace import Trace

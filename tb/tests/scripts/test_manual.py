@@ -166,10 +166,10 @@ def wrong(line: str) -> str:
     if name not in COMMANDS:
         return f"no command {name}"
     command = COMMANDS[name]
-    if words and name == "simulate":
-        name, *words = words
+    while words and hasattr(command, "commands"):  # a group
+        group, (name, *words) = name, words
         if name not in command.commands:
-            return f"no command simulate {name}"
+            return f"no command {group} {name}"
         command = command.commands[name]
     if not words:
         return ""  # the command's name in a sentence
@@ -211,6 +211,7 @@ def test_commands_can_be_typed():
         "generate dre -p hcu.n_q=1",
         "area [UNIT] [--efort area|speed]",
         "simulate stages",
+        "size area hcu --efort area",
         "verify hcu --queries two",
     ):
         assert wrong(line), line

@@ -16,7 +16,7 @@ from openvrex.tb.library.small_mosaic import shown
 from openvrex.tb.library.small_windows import SmallDecoder
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 OWN = ("ratio=0.3", "breadth=2", "recent=12", "build=2", "cluster_tokens=3", "visual.small=0.5", "visual.large=0.9")
 OWN += ("semantic.small=0.3", "semantic.large=0.5", "semantic.rate=4")
@@ -48,7 +48,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", [(), ("lxe.to_register=true",)])
+@pytest.mark.parametrize("core", [(), pytest.param(("lxe.to_register=true",), marks=pytest.mark.nightly)])
 def test_mosaic_on_the_rtl(small, tmp_path, core):
     """Every store, all memory and every cycle of a stream, and every decision of the policy."""
     words = ["--preset", "tiny", *given((*small_models.SIZES, *core)), *given(OWN, "mosaic."), "--generate", 1]

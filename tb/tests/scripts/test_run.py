@@ -27,7 +27,7 @@ from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.stage_log import Span, spans, stage_of
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.
 SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "recent=32", "n_ctx=2")

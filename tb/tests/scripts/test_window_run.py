@@ -18,7 +18,7 @@ from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seg
 from openvrex.tb.library.window_stream import WindowStream
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
 SHORT = {
@@ -68,7 +68,10 @@ def words(name: str, layers: int, **more) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "layers"), [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), ("history", 2)])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), pytest.param("history", 2, marks=pytest.mark.nightly)],
+)
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
     got = vrex(*words(name, layers), "-o", tmp_path, "--json")

@@ -82,7 +82,9 @@ def test_a_program_that_waits_for_ever():
         timed(program, 1)
 
 
-@pytest.mark.parametrize(("latency", "more"), [(6, ()), (30, ()), (1, ()), (6, PUBLISHED)])
+@pytest.mark.parametrize(
+    ("latency", "more"), [(6, ()), (30, ()), (1, ()), pytest.param(6, PUBLISHED, marks=pytest.mark.nightly)]
+)
 def test_layers_on_a_core(latency, more):
     """Layers with retrieval, from the first key to the last store; of V-Rex as published, too.
 

@@ -700,7 +700,12 @@ OF_POLICIES = {
 
 
 @pytest.mark.parametrize(
-    "what", [*(f"simulate {x}" for x in ("pass", "memories", "limits", "engines", "policies")), "papers policies"]
+    "what",
+    [
+        *(f"simulate {x}" for x in ("pass", "memories", "limits", "engines")),
+        pytest.param("simulate policies", marks=pytest.mark.nightly),
+        "papers policies",
+    ],
 )
 def test_every_option_has_an_effect(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

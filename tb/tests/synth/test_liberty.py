@@ -10,7 +10,7 @@ from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
 from openvrex.synth.liberty_text import libraries, write
 
-from tb.tests.synth.test_synth import ASAP7, SKY130, needs_pdk
+from tb.tests.synth.cell_libraries import ASAP7, SKY130, needs_pdk
 
 TEXT = EMBEDDED.read_text()
 HEAD = "library (openvrex) {"

@@ -425,14 +425,20 @@ def values(name: str) -> tuple[str, list[str]]:
     pytest.fail(f"{name}: no second value makes a design")
 
 
+@pytest.fixture(scope="module")
+def designs(tmp_path_factory):
+    """A database of all axes, so that the design they start from is computed once."""
+    with Database(tmp_path_factory.mktemp("axes") / "sweep.db") as database:
+        yield database
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_is_an_axis(name, client, tmp_path, monkeypatch):
+def test_every_parameter_is_an_axis(name, client, designs, monkeypatch):
     monkeypatch.setattr(point_costs, "built", lambda unit, *_: point_costs.Built(100.0, (), 20.0, ""))
     monkeypatch.setattr(point_costs, "energy", lambda unit, *_: Energy(1.0, 2.0))
     axis, two = values(name)
-    with Database(tmp_path / "sweep.db") as database:
-        own = Sweep(asked(), tuple(point_costs.OBJECTIVES), partial(points.design, *TINY), database, lambda: client)
-        found = own.run([{axis: value} for value in two])
+    own = Sweep(asked(), tuple(point_costs.OBJECTIVES), partial(points.design, *TINY), designs, lambda: client)
+    found = own.run([{axis: value} for value in two])
     assert [row.error for row in found] == ["", ""]
     assert all(o in row.result for row in found for o in point_costs.OBJECTIVES)
     assert pareto_front.front_of(found, own.objectives)

@@ -11,7 +11,7 @@ from openvrex.synth.flow import netlists as netlists_of
 from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
 
-from tb.tests.synth.test_synth import ASAP7, RAM, SKY130, needs_pdk
+from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
 # Every table is a plane, so that values between and beyond its entries are those of the plane. Rise and fall differ.
 PLANES = {  # ps: constant, per ps of slew, per fF

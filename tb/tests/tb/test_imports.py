@@ -92,6 +92,13 @@ def test_product_code_needs_no_test(imports):
             )
 
 
+def test_no_test_needs_a_test(imports):
+    """What several test files share stands in a module beside them that holds no tests."""
+    for module, names in imports.items():
+        if module.startswith("tb.tests"):
+            assert not {n for n in names if re.match(r"tb\.tests\.(\w+\.)*test_", n)}, module
+
+
 def test_contributing_shows_the_order():
     """The table of folders has one line each, in the order that is enforced."""
     table = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)

@@ -10,7 +10,7 @@ from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.hcu_checks import golden, run, stream
 from openvrex.tb.library.netlist import mapped
 
-from tb.tests.hdl.test_protection import dre
+from tb.tests.hdl.protected_designs import dre
 
 TINY = preset("tiny").core
 

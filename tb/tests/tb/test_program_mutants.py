@@ -26,7 +26,7 @@ def alive(found: list[tuple[str, list[Instruction], ProgramMutant]], core: tuple
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", [(), STEERED])
+@pytest.mark.parametrize("core", [(), pytest.param(STEERED, marks=pytest.mark.nightly)])
 def test_faults_of_programs_are_noticed(record_property, core):
     """Some of every kind."""
     found = sample(1, core)

@@ -275,7 +275,9 @@ HYBRID_MUTANTS = {
 }
 
 
-@pytest.mark.parametrize(("edits", "hybrid"), [(MUTANTS, False), (HYBRID_MUTANTS, True)])
+@pytest.mark.parametrize(
+    ("edits", "hybrid"), [(MUTANTS, False), pytest.param(HYBRID_MUTANTS, True, marks=pytest.mark.nightly)]
+)
 def test_mutants_are_killed(edits, hybrid):
     unit = Emitted(verilog(hybrid), "elementwise", {})
     functions = list(FUNCTIONS) if hybrid else PLAIN

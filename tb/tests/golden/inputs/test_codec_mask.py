@@ -23,8 +23,9 @@ from openvrex.golden.inputs.codec_mask import (
     weight_of,
 )
 
-from tb.tests.golden.inputs.test_trace import models
-from tb.tests.golden.inputs.test_video import texture, write
+from tb.tests.golden.inputs.codec_samples import CODECS, square
+from tb.tests.golden.inputs.trace_samples import models
+from tb.tests.golden.inputs.video_samples import texture, write
 
 INTEGERS = st.integers
 
@@ -93,18 +94,6 @@ def check_equals(stream: list, p: PruneParams) -> int:
     want = [pruner(f) for f in stream]
     np.testing.assert_array_equal(got, want)
     return sum(0 < tokens.mean() < 1 for tokens in want)
-
-
-CODECS = ("libx264", "mpeg4", "mpeg2video")
-
-
-def square(n: int) -> list[np.ndarray]:
-    """Pictures of noise over which a square of other noise moves; after twelve it starts again."""
-    still, mark = texture(1, size=192)[0], texture(1, size=32, seed=4)[0]
-    out = [still.copy() for _ in range(n)]
-    for k, picture in enumerate(out):
-        picture[16 + 4 * (k % 12) :][:32, 24 + 8 * (k % 12) :][:, :32] = mark
-    return out
 
 
 @pytest.mark.parametrize("codec", CODECS)

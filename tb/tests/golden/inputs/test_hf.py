@@ -22,7 +22,7 @@ from openvrex.scripts.main import app
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import FIXTURES, FakeEncoder, models, small, small_weights  # noqa: F401 - `small` is a fixture
+from tb.tests.golden.inputs.trace_samples import FIXTURES, FakeEncoder, models, small_weights
 
 torch = pytest.importorskip("torch", reason="needs the extra hf: run 'make hf'")
 transformers = pytest.importorskip("transformers", reason="needs the extra hf: run 'make hf'")

@@ -4,6 +4,8 @@ Real keys and queries go through the DPE's RTL, its results through the VPE's, a
 ReSV hands to the DRE (with the DPE's products and the VPE's exp as its function).
 """
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from openvrex.golden.function_params import ReSVParams
@@ -40,8 +42,10 @@ def stored(steps: list[list]) -> list[np.ndarray]:
     return [np.concatenate([w.data[: w.keep + 1] for (w,) in e.want]) for e in episodes]
 
 
-@pytest.mark.parametrize("layer", [2, pytest.param(0, marks=pytest.mark.nightly)])
-def test_hash_bits_and_score_codes(layer):
+@pytest.mark.parametrize(
+    ("layer", "heads"), [(2, 1), *(pytest.param(layer, 3, marks=pytest.mark.nightly) for layer in (0, 2))]
+)
+def test_hash_bits_and_score_codes(layer, heads):
     trace = Trace.load(ROOT / "tb" / "fixtures" / "world.safetensors")
     policy = ReSV(PARAMS, trace.kv_heads, trace.head_size)
     for start, stop in trace.spans("frame"):
@@ -50,7 +54,8 @@ def test_hash_bits_and_score_codes(layer):
     queries = trace.queries(layer, *trace.spans("frame", queries=True)[-1])[:2]
     fmt, want = VPE.format, policy.retrieve(queries).codes
     assert len(policy.tables) == trace.kv_heads == 3
-    for head, (table, own, limits) in enumerate(zip(policy.tables, keys, policy.hasher.thresholds, strict=True)):
+    every = zip(policy.tables, keys, policy.hasher.thresholds, strict=True)
+    for head, (table, own, limits) in enumerate(islice(every, heads)):
         rows = products(policy.hasher.planes, own)
         bits = stored([programs.hash_bits(row, fmt, thresholds=limits) for row in rows])
         np.testing.assert_array_equal(np.stack(bits), unpack(appended.hashes[head], PARAMS.n_hp))

@@ -33,8 +33,8 @@ from openvrex.golden.policies.hybrid import (
 )
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 
-from tb.tests.golden.policies.test_policy import drive, embedded, small_decoder  # noqa: F401 - fixtures
-from tb.tests.papers.policies.test_baselines import Stream
+from tb.tests.golden.policies.policy_runs import drive
+from tb.tests.papers.policies.policy_streams import Stream
 
 SHAPE = Shape(1, 4, 2, 8, epsilon=1e-5)
 SMALL = HybridParams(block_tokens=4, sink_blocks=1, recent_blocks=3, state=StateSpaceParams(state=4))

@@ -21,10 +21,17 @@ from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, de
 from openvrex.golden.policies.store import HOST
 from openvrex.scripts.check.verify_command import FIXTURE
 
-from tb.tests.golden.inputs.test_trace import small_weights
-
-STRICT = Threshold(0.05, 0.05)
-WIDTH = 16
+from tb.tests.golden.inputs.trace_samples import small_weights
+from tb.tests.golden.policies.mosaic_streams import (
+    DRIFT,
+    LEVELS,
+    SCENES,
+    SMALL,
+    WIDTH,
+    drifting,
+    run,
+    stream,
+)
 
 
 def directions(rng: np.random.Generator, n: int, width: int = 6, kinds: int = 3, noise: float = 0.3) -> np.ndarray:
@@ -32,43 +39,6 @@ def directions(rng: np.random.Generator, n: int, width: int = 6, kinds: int = 3,
     return unit(
         rng.standard_normal((kinds, width))[rng.integers(kinds, size=n)] + noise * rng.standard_normal((n, width))
     )
-
-
-def stream(scenes: list[int], seed: int = 0, noise: float = 0.1, layers: int = 2, tokens: int = 4) -> tuple:
-    """A trace of frames that return to scenes, all with queries, and its blocks with visual embeddings."""
-    rng = np.random.default_rng(seed)
-    base = rng.standard_normal((layers, max(scenes) + 1, tokens, 2, WIDTH // 2))
-    k = base[:, scenes] + noise * rng.standard_normal((layers, len(scenes), tokens, 2, WIDTH // 2))
-    k = k.reshape(layers, -1, 2, WIDTH // 2).astype(ml_dtypes.bfloat16)
-    v = rng.standard_normal(k.shape).astype(ml_dtypes.bfloat16)
-    q = rng.standard_normal((layers, k.shape[1], 4, WIDTH // 2)).astype(ml_dtypes.bfloat16)
-    stages = np.ones(len(scenes), np.uint8)
-    offsets = tokens * np.arange(len(scenes) + 1, dtype=np.int32)
-    trace = Trace(tuple(range(layers)), k, q, v, offsets, stages, {})
-    looks = rng.standard_normal((max(scenes) + 1, 5))[scenes].astype(np.float32)
-    return trace, [replace(b, visual=looks[[i, i]]) for i, b in enumerate(blocks(trace))]
-
-
-def run(params: MosaicParams, trace: Trace, parts: list, spy=None) -> TraceRun:
-    """A run whose blocks and steps `spy(step, selected)` sees."""
-    policy = Mosaic(params, shape_of(trace))
-    if spy:
-        select = policy.select
-
-        def watched(step):
-            chosen = select(step)
-            spy(step, chosen)
-            return chosen
-
-        policy.select = watched
-    out = TraceRun(policy, trace)
-    for block in parts:
-        out.step(trace, block)
-    return out
-
-
-SMALL = MosaicParams(ratio=0.3, recent=8, build=3, partition_frames=1, cluster_tokens=2, semantic=STRICT)
-SCENES = [0, 1, 2, 0, 0, 1, 2, 1, 0, 3, 3, 2, 1, 0, 3]
 
 
 # Equations
@@ -296,17 +266,6 @@ def test_batched_assignment_equals_one_by_one(seed, defer):
             np.testing.assert_array_equal(getattr(state.clusters, name), getattr(ends[0][0].clusters, name))
 
 
-def drifting() -> tuple:
-    """Two scenes; frame 5 returns to the first, off the cluster that waits on the host; frame 6 to the second."""
-    trace, parts = stream([0, 1, 0, 1, 1, 0, 1], layers=1, noise=0.02)
-    k = trace.k.astype(np.float32)
-    k[:, 20:24] += 0.6 * np.random.default_rng(3).standard_normal(k[:, 20:24].shape)
-    return replace(trace, k=k.astype(ml_dtypes.bfloat16)), parts
-
-
-DRIFT = MosaicParams(ratio=0.0, recent=4, build=4, cluster_tokens=2, semantic=STRICT)
-
-
 def test_algorithm_1_lines_4_to_6_resident_clusters_are_split_at_once():
     trace, parts = drifting()
     policy = run(replace(DRIFT, recent=99), trace, parts).policy
@@ -491,8 +450,6 @@ def test_prefetch_by_the_layers_input_in_a_decoder(small_decoder):
 
 
 # Levels (Table IV)
-
-LEVELS = [{"visual_level": v, "semantic_level": s} for v in (True, False) for s in (True, False)]
 
 
 def test_without_levels_the_best_entries_are_retrieved():

@@ -14,7 +14,7 @@ from openvrex.golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
 from openvrex.golden.policies.policy_run import TraceRun, shape_of
 from openvrex.golden.policies.store import HOST
 
-from tb.tests.golden.policies.test_mosaic import DRIFT, SCENES, SMALL, WIDTH, drifting, run, stream
+from tb.tests.golden.policies.mosaic_streams import DRIFT, SCENES, SMALL, WIDTH, drifting, run, stream
 
 HARDWARE = replace(SMALL, arithmetic="hardware")
 KINDS = {"hardware": HardwareLayer, "sums": SummedLayer}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvrex.golden.function_params import READINGS, ParamError
-from openvrex.golden.inputs import decoder as decoder_module
-from openvrex.golden.inputs.decoder import Decoder, loss
+from openvrex.golden.inputs.decoder import loss
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.inputs.trace_model import Model, frequencies
 from openvrex.golden.policies.blocks import Block, Shape
@@ -23,7 +22,7 @@ from openvrex.golden.policies.store import runs
 from openvrex.papers.policies.registry import POLICIES, entry
 from openvrex.scripts.check.verify_command import FIXTURE
 
-from tb.tests.golden.inputs.test_trace import small_weights
+from tb.tests.golden.policies.policy_runs import drive, rotated
 
 SMALL = {  # parameters under which a policy must give something up on the fixture's 300 tokens
     "infinigen": {"calibrate": "8"},
@@ -65,13 +64,6 @@ MODEL = Model(1e-5, 100.0, frequencies(100.0, 8), (True, True))  # of two record
 @pytest.fixture(scope="module")
 def world() -> Trace:
     return Trace.load(FIXTURE)
-
-
-@pytest.fixture(scope="module")
-def small_decoder() -> Decoder:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder_module.Decoder, "_read", staticmethod(lambda: small_weights(3)))
-        return Decoder(3, 128)
 
 
 def small(name: str, changes: dict = SMALL) -> Entry:
@@ -381,13 +373,6 @@ def test_runs_by_definition(rows):
 # Attention
 
 
-def rotated(x: np.ndarray, position: float, base: float) -> np.ndarray:
-    """Rotary embedding of one vector by complex numbers, float64."""
-    half = len(x) // 2
-    z = (x[:half] + 1j * x[half:]) * np.exp(1j * position * base ** (-np.arange(half) / half))
-    return np.concatenate([z.real, z.imag])
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_light_attention_by_definition(seed):
     """Row by row in float64: kept tokens up to the row, moved keys, extra keys, an added output; MACs counted."""
@@ -489,18 +474,6 @@ def test_rows_of_kv_heads():
 
 
 # In a decoder
-
-
-def drive(out: DecoderRun, decoder: Decoder, x: np.ndarray, sizes: list[int], stage: str = "frame") -> DecoderRun:
-    for size in sizes:
-        block = Block(len(out.records), stage, out.length, out.length + size)
-        out.step(decoder, block, x[block.start : block.stop])
-    return out
-
-
-@pytest.fixture(scope="module")
-def embedded(small_decoder) -> np.ndarray:
-    return np.random.default_rng(2).standard_normal((60, 24)).astype(np.float32)
 
 
 @pytest.mark.parametrize("sizes", [[60], [7, 1, 30, 22], [10] * 6])

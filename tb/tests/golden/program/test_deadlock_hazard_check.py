@@ -22,7 +22,7 @@ from openvrex.golden.program.isa import (
 from openvrex.golden.program.lxe_model import Lxe, LxeError, Result, Words, simulate
 from openvrex.golden.program.sequencer_model import bits, sequence
 
-from tb.tests.golden.program.test_lxe_golden import (
+from tb.tests.golden.program.program_samples import (
     FMT,
     SIZE,
     W,

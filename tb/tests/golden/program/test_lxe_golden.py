@@ -7,57 +7,29 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import Bank, Format, Machine, Op, Reduce, Source, Step
 from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.program.isa import Engine, Instruction, LoadTo, LxeFormat, Opcode, Queue, Status, StoreTo, vector
+from openvrex.golden.program.isa import Engine, Instruction, LoadTo, Queue, Status, StoreTo, vector
 from openvrex.golden.program.lxe_model import Lxe, LxeError, Memory, Region, play
 from openvrex.golden.program.sequencer_model import Issue, resolve, sequence
 from openvrex.golden.program.vpe_known_lanes import Known
 
-FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
-SIZE = FMT.word_bytes
+from tb.tests.golden.program.program_samples import (
+    FMT,
+    SIZE,
+    W,
+    X,
+    Y,
+    bf16,
+    load_w,
+    load_x,
+    lxe,
+    mul,
+    op,
+    put,
+    store,
+    take,
+)
+
 ENGINES = Engine.LOAD, Engine.MUL, Engine.VECTOR, Engine.STORE
-X, W, Y = 0x1000, 0x8000, 0x20000  # regions
-
-
-def op(name: str, **values) -> Instruction:
-    return Instruction(Opcode[name], values)
-
-
-def lxe() -> Lxe:
-    return Lxe(FMT, Memory([Region("x", X, 0x1000), Region("w", W, 0x4000), Region("y", Y, 0x1000)]))
-
-
-def take(words: int, keep: int = FMT.lanes, **fields) -> Instruction:
-    """FP32 words of the MUL queue to bank C."""
-    v = Vector(a=Source.STREAM, wide=1, words=words - 1, keep=keep - 1, write=Bank.B | Bank.C)
-    return vector(v, **fields)
-
-
-def put(words: int, keep: int = FMT.lanes, form: Format = Format.WIDE, at: int = 0, **fields) -> Instruction:
-    """Words of a bank to the output."""
-    return vector(Vector(op=Op.STORE, words=words - 1, keep=keep - 1, format=form, addr_b=at, addr_c=at), **fields)
-
-
-def bf16(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return to_bf16(rng.normal(size=shape))
-
-
-def load_x(rows: int, words: int, addr: int = X, **fields) -> Instruction:
-    values = {"rows": rows - 1, "words": words - 1, "stride": words * SIZE, "step": words, "addr": addr}
-    return op("LOAD", target=LoadTo.X, **values | fields)
-
-
-def load_w(rows: int, words: int, addr: int = W, **fields) -> Instruction:
-    values = {"rows": rows - 1, "words": words - 1, "stride": words * SIZE, "step": words, "addr": addr}
-    return op("LOAD", target=LoadTo.W, **values | fields)
-
-
-def mul(rows: int, tiles: int, chunks: int, keep: int = FMT.lanes, **fields) -> Instruction:
-    values = {"rows": rows - 1, "tiles": tiles - 1, "chunks": chunks - 1, "keep": keep - 1, "x_step": chunks}
-    return op("MUL", **values | {"start": 1, "end": 1} | fields)
-
-
-def store(rows: int, words: int, addr: int = Y, **fields) -> Instruction:
-    return op("STORE", rows=rows - 1, words=words - 1, addr=addr, **fields)
 
 
 def test_a_tiled_product():

@@ -22,7 +22,7 @@ from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.team_layers import PHASES, TeamHost, shares
 
-from tb.tests.golden.program.test_layer import TINY, Composed, inverse, near, same
+from tb.tests.golden.program.layer_samples import TINY, Composed, inverse, near, same
 
 LOWEST = np.float32(-(2.0**128) * (1 - 2.0**-8))
 ONE, NONE = np.ones(1, BF16), np.float32(-0.0)

@@ -20,7 +20,7 @@ from openvrex.tb.library import small_models
 from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
 from openvrex.tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 DECODER = SmallDecoder()
 # Bound of the distance of hidden states from FP32: on its way through a layer a number is rounded to BF16 eight times

@@ -1,7 +1,6 @@
 """The 4-bit format of entries at home: against exact rationals, over all numbers and all codes; rules, error bound."""
 
 from fractions import Fraction
-from functools import cache
 from math import ceil, floor
 
 import numpy as np
@@ -12,21 +11,13 @@ from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.retrieval.kv4 import GROUPS, HEADER, LARGEST, NAN, NANS, RATIO, expand, pack
 from openvrex.scripts.check.verify_command import FIXTURE
 
+from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number, value
+
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 TOP = Fraction(255, 128) * 2**127  # the largest finite number
 TINY = Fraction(1, 2**126)
 STEPS = {(e, j): (4 + j) * Fraction(2) ** (e - 131) for e in range(1, 255) for j in range(4)}
 RISING = sorted(STEPS, key=lambda key: STEPS[key])
-# Numbers that decide the step of a group, largest and least: both signs, one, the ends of the range, far apart.
-ENDS = [(0x3F80, 0xBF80), (0x4148, 0xC0A3), (0x42FF, 0x8000), (0x0000, 0xC37F), (0x7F7F, 0xFF7F), (0x0080, 0x8080)]
-ENDS += [(0x4380, 0xBA01), (0x3C81, 0xC4FE), (0x0180, 0x0000)]
-
-
-@cache
-def value(bits: int) -> Fraction:
-    """A finite BF16 number, subnormals flushed."""
-    exponent, sign = bits >> 7 & 255, -1 if bits >> 15 else 1
-    return sign * (128 + (bits & 127)) * Fraction(2) ** (exponent - 134) if exponent else Fraction(0)
 
 
 def rounded(x: Fraction) -> int:
@@ -72,15 +63,6 @@ def packed(numbers: np.ndarray) -> np.ndarray:
 
 def nibbles(data: np.ndarray) -> np.ndarray:
     return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
-
-
-def groups_of_every_number(group: int, ends: tuple[int, int]) -> np.ndarray:
-    """Groups in which every number stands once that lies between the ends, behind these two."""
-    low, high = value(ends[1]), value(ends[0])
-    inside = [b for b in range(1 << 16) if b >> 7 & 255 != 255 and low <= value(b) <= high]
-    inside += inside[: -len(inside) % (group - 2)]
-    rows = np.array(inside, np.uint16).reshape(-1, group - 2)
-    return np.concatenate([np.tile(np.array(ends, np.uint16), (len(rows), 1)), rows], axis=1)
 
 
 @pytest.mark.parametrize("group", GROUPS)

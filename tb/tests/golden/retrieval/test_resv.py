@@ -19,18 +19,9 @@ from openvrex.hdl.params import override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.tb.library.trace_check import verify
 
+from tb.tests.golden.retrieval.resv_samples import video
+
 SMALL = ReSVParams(n_hp=16, th_hd=4, recent=12, sinks=3, count_bits=5, ratio_q16=20000)
-
-
-def video(seed, frames=6, tokens=7, heads=4, kv_heads=2, dim=8):
-    """Frames (q, k, v) whose keys walk at random around a shared mean, as a video's do."""
-    rng = np.random.default_rng(seed)
-    mean = rng.standard_normal((kv_heads, dim))
-    k = mean + rng.standard_normal((tokens, kv_heads, dim))
-    for _ in range(frames):
-        k = k + 0.2 * rng.standard_normal(k.shape)
-        q = 2 * rng.standard_normal((tokens, heads, dim)) + np.repeat(mean, heads // kv_heads, 0)
-        yield to_bf16(q), to_bf16(k), to_bf16(rng.standard_normal(k.shape))
 
 
 def dot(a, b):
@@ -290,7 +281,7 @@ def test_fetches_what_the_memory_map_does(tokens):
     assert "attended alone" in reached or tokens < 30
 
 
-@pytest.mark.parametrize("tokens", [17, 36])
+@pytest.mark.parametrize("tokens", [17, pytest.param(36, marks=pytest.mark.nightly)])
 def test_long_frames_on_the_rtl(tokens):
     """Frames longer than the ring of 16 entries, recorded keys and queries: the DRE fetches what ReSV says."""
     p = override(preset("tiny"), ["blocks=128"]).core.dre

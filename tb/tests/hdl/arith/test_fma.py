@@ -11,7 +11,7 @@ from openvrex.hdl.ports import ports
 from openvrex.tb.library.operands import SPECIAL
 from openvrex.tb.library.runner import Run, lint, mutants
 
-from tb.tests.golden.arithmetic.test_vector import operands, words
+from tb.tests.golden.arithmetic.vector_samples import operands, words
 
 MUTANTS = [
     ("assign sticky = ", "assign sticky = 0 & "),

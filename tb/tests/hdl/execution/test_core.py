@@ -51,7 +51,7 @@ from openvrex.tb.library.lxe_programs import Ran, Script
 from openvrex.tb.library.random_layers import turns
 from openvrex.tb.library.runner import lint
 
-from tb.tests.golden.program.test_layer import Composed, same
+from tb.tests.golden.program.layer_samples import Composed, same
 
 
 def bins(ran: list[Ran], fetched: list[int]) -> set[str]:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from openvrex.golden.program.bus_memory import Region
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Status, encode
@@ -236,6 +237,7 @@ def test_layers_equal_golden(record_property):
     assert still == ELSEWHERE.keys() | {"dre.wtu0.waits"}  # counts that stream: test_core
 
 
+@pytest.mark.nightly  # short form: test_core.py, of one core
 def test_packed_homes_equal_golden(record_property):
     """Both cores pack entries on their way home, and expand what they fetch."""
     rng, sizes = np.random.default_rng(3), ("kv4_group=16",)

@@ -27,7 +27,9 @@ from openvrex.tb.library.dre_scenario import Scenario
 from openvrex.tb.library.runner import BenchError, Run
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(s, marks=pytest.mark.nightly) if s in ("one-lane", "recent-one") else s for s in SHAPES]
+)
 def test_equals_golden(shape, record_property):
     check_equals_golden(shape, record_property)
 

@@ -14,7 +14,7 @@ from openvrex.tb.checks.kv4_codec_checks import (
 )
 from openvrex.tb.library.runner import lint
 
-from tb.tests.golden.retrieval.test_kv4 import ENDS, groups_of_every_number
+from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number
 
 pytestmark = pytest.mark.slow
 BURST = 64  # packed beats, or beats of numbers

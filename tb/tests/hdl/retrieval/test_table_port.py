@@ -177,7 +177,9 @@ MUTANTS = {  # by size: what is there, what takes its place
 }
 
 
-@pytest.mark.parametrize("size", MUTANTS)
+@pytest.mark.parametrize(
+    "size", ["tiny", *(pytest.param(s, marks=pytest.mark.nightly) for s in MUTANTS if s != "tiny")]
+)
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_mutants(size, every):
     """Every fourth one, and at night all."""

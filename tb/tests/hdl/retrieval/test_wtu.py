@@ -34,7 +34,9 @@ from openvrex.tb.checks.wtu_checks import (
 from openvrex.tb.library.runner import survivors
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [pytest.param(s, marks=pytest.mark.nightly) if s in ("budget-one", "budget-long") else s for s in SIZES]
+)
 def test_equals_golden_and_time_view(size):
     check_equals_golden_and_time_view(size)
 

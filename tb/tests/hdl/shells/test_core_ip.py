@@ -14,7 +14,7 @@ from openvrex.tb.checks.core_ip_checks import (
 from openvrex.tb.library.runner import lint, survivors
 
 
-@pytest.mark.parametrize(("seed", "pause", "count"), [(1, 0.0, 2), (3, 0.3, 2)])
+@pytest.mark.parametrize(("seed", "pause", "count"), [pytest.param(1, 0.0, 2, marks=pytest.mark.nightly), (3, 0.3, 2)])
 def test_layers_equal_golden(seed, pause, count):
     check_layers_equal_golden(seed, pause, count)
 

@@ -27,9 +27,9 @@ from openvrex.tb.checks.motion_mask_checks import (
 )
 from openvrex.tb.library.runner import survivors
 
-from tb.tests.golden.inputs.test_codec_mask import CODECS, square
-from tb.tests.golden.inputs.test_trace import models
-from tb.tests.golden.inputs.test_video import write
+from tb.tests.golden.inputs.codec_samples import CODECS, square
+from tb.tests.golden.inputs.trace_samples import models
+from tb.tests.golden.inputs.video_samples import write
 
 BINS = {
     *("no_block", "whole_by_gop", "whole_by_size", "first_by_skipped_frame", "skipped_motion_counts", "forgets"),

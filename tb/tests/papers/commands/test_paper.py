@@ -39,10 +39,10 @@ from openvrex.tb.library.runner import ROOT
 from rich.progress import Progress
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs import test_video
-from tb.tests.golden.inputs.test_trace import models
-from tb.tests.papers.commands.test_figures import trace as two_kinds
-from tb.tests.papers.policies import test_codecsight
+from tb.tests.golden.inputs import video_samples
+from tb.tests.golden.inputs.trace_samples import models
+from tb.tests.papers.commands.figure_samples import trace as two_kinds
+from tb.tests.papers.policies import codecsight_samples
 
 WORLD = Trace.load(FIXTURE)
 LONG = Trace.load(ROOT / "tb/fixtures/bikes_long.safetensors")
@@ -305,15 +305,15 @@ def test_entries_one_by_one_come_closest_to_the_best():
 def test_work_is_what_the_prefill_computes(gop, w, s):
     """Frames of six tokens in a small decoder: the same frames are computed, and as many tokens."""
     n = 30
-    seen = test_codecsight.visuals(n, gop)
+    seen = codecsight_samples.visuals(n, gop)
     frames = [paper_codecsight.Pruned(v.anchor, len(v.cells) / 6) for v in seen]
     found = paper_codecsight.work(frames, w, s)
-    shown = (test_codecsight.shown(i, gop, 0) for i in range(n))
+    shown = (codecsight_samples.shown(i, gop, 0) for i in range(n))
     old, computed, every, refreshed, windows = None, 0, 0, 0, 0
     for window in paper_codecsight.whole(shown, w, s):
         own = [seen[f.index] for f in window.frames]
-        tokens = Tokens.of(test_codecsight.PROMPT, own, test_codecsight.QUERY)
-        got = prefill(test_codecsight.MODEL, tokens, Anchors(), old)
+        tokens = Tokens.of(codecsight_samples.PROMPT, own, codecsight_samples.QUERY)
+        got = prefill(codecsight_samples.MODEL, tokens, Anchors(), old)
         if old is not None:
             done = got.computed[0] & (tokens.frame >= 0)
             before = set(old.tokens.frame.tolist())
@@ -494,7 +494,7 @@ def test_budgets_and_lengths_of_a_trace(monkeypatch):
 
 def test_bytes_of_pictures_and_of_a_stream(tmp_path):
     """A moving texture: sizes of the files themselves, and the coarsest picture that is as good as the stream."""
-    path = test_video.write(tmp_path / "a.mkv", test_video.texture(6))
+    path = video_samples.write(tmp_path / "a.mkv", video_samples.texture(6))
     row = paper_transmission.measured(path, 5, 25.0)
     again = tmp_path / "again.h264"
     assert video.reencode(path, again, 16, 5, 25.0) == row["frames"] == 5

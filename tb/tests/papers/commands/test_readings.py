@@ -10,7 +10,7 @@ from openvrex.papers.commands import readings_command
 from openvrex.scripts.main import app
 from typer.testing import CliRunner
 
-from tb.tests.papers.commands.test_figures import trace
+from tb.tests.papers.commands.figure_samples import trace
 
 
 @pytest.mark.parametrize("name", READINGS)

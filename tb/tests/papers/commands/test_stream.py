@@ -28,8 +28,8 @@ from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import FakeEncoder, models, rewrite, small, small_weights  # noqa: F401 - `small` is a fixture
-from tb.tests.golden.inputs.test_video import texture, without_packets, write
+from tb.tests.golden.inputs.trace_samples import FakeEncoder, models, rewrite, small_weights
+from tb.tests.golden.inputs.video_samples import texture, without_packets, write
 
 POLICY = ("--policy", "resv,rekv,streamingllm", "-p", "resv.resv.recent=32", "-p", "rekv.recent=32")
 FILES = ["ratio.png", "ratio.svg", "results.json", "stream.png", "stream.svg"]

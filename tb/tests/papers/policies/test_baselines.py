@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError, ReSVParams
-from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.full_streaming import Full, FullParams, Streaming, StreamingParams
 from openvrex.golden.policies.light_attention import bf16
-from openvrex.golden.policies.policy import Step
 from openvrex.golden.policies.policy_run import DecoderRun, Run, decoder_shape
 from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
 from openvrex.golden.retrieval.resv import ReSV
@@ -23,36 +21,9 @@ from openvrex.papers.policies.infinigen import InfiniGen, InfiniGenParams, skew
 from openvrex.papers.policies.oaken import Oaken, OakenParams, quantise
 from openvrex.papers.policies.rekv import ReKV, ReKVParams
 
-from tb.tests.golden.policies.test_policy import drive, rotated, small_decoder  # noqa: F401 - a fixture
-from tb.tests.golden.retrieval.test_resv import video
-
-SHAPE = Shape(1, 4, 2, 8, (frequencies(100.0, 8),), 1e-5)
-ENTRY = 32  # bytes of K and V of a token and a head of 8 BF16 numbers
-
-
-class Stream:
-    """Frames of seven tokens, one layer; the last one generates one token at a time if asked to."""
-
-    def __init__(self, policy, frames=8, seed=1):
-        self.run, self.policy, self.data = Run(policy), policy, list(video(seed, frames + 6))
-        self.q, self.k, self.v = (np.concatenate([f[i] for f in self.data]).astype(np.float32) for i in range(3))
-        self.y = []
-        for i in range(frames):
-            self.block("prompt" if i == 0 else "frame", 7)
-
-    def block(self, stage, size):
-        run = self.run
-        block = Block(len(run.records), stage, run.length, run.length + size)
-        run.begin(block)
-        at = block.tokens
-        run.take(0, at, self.k[at], self.v[at])
-        history = run.histories[0]
-        y = run.attend(Step(0, block, at, self.q[at], history.k, history.v))
-        self.y.append(y)
-        return run.finish(block)
-
-    def moved(self, direction="in", reason="fetch"):
-        return self.policy.ledger.moved[direction, reason]
+from tb.tests.golden.policies.policy_runs import drive, rotated
+from tb.tests.golden.retrieval.resv_samples import video
+from tb.tests.papers.policies.policy_streams import ENTRY, SHAPE, Stream
 
 
 def softmax(x):

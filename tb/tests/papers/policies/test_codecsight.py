@@ -30,7 +30,6 @@ from openvrex.golden.inputs.codec import (
     save_motion,
 )
 from openvrex.golden.inputs.trace import Trace
-from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.inputs.video import Frame
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
@@ -55,7 +54,19 @@ from openvrex.papers.policies.codecsight_encoder import (
 from openvrex.scripts.main import app
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_video import texture, write
+from tb.tests.golden.inputs.video_samples import texture, write
+from tb.tests.papers.policies.codecsight_samples import (
+    MODEL,
+    NONE,
+    PROMPT,
+    QUERY,
+    STILL,
+    Small,
+    picture,
+    shown,
+    text,
+    visuals,
+)
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 CLIPS = ("world", "bikes")
@@ -87,9 +98,6 @@ def pixels(blocks: np.ndarray, h: int, w: int) -> tuple[np.ndarray, np.ndarray]:
 
 def coded(gop: int, blocks: np.ndarray, size=(64, 64), kind: str = "P") -> Recorded:
     return Recorded(kind, gop, size, (blocks,))
-
-
-NONE = np.zeros(0, BLOCK)
 
 
 # Motion analysis: Equations 1 to 3
@@ -276,9 +284,6 @@ def test_groups_are_complete(seed, group):
             assert patches[r, c] == tokens[r // group, c // group] == block.any()
 
 
-STILL = np.array([(x, y, 16, 16, 0, 0, 0) for y in range(0, 64, 16) for x in range(0, 64, 16)], BLOCK)
-
-
 def test_what_cannot_be_judged_is_whole():
     """The first frame whatever its type, one of another size, and what follows a frame without vectors in its GOP."""
     small = np.array([(x, y, 16, 16, 0, 0, 0) for y in range(0, 48, 16) for x in range(0, 48, 16)], BLOCK)
@@ -384,10 +389,6 @@ def encoder(monkeypatch) -> vision.VisionEncoder:
     return vision.VisionEncoder()
 
 
-def picture(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (224, 224, 3)).astype(np.uint8)
-
-
 def plain_vit(encoder: vision.VisionEncoder, images: list[np.ndarray], seen: np.ndarray) -> np.ndarray:
     """Outputs [257, 12] in float64, head by head. Token t is image images[t]'s; it sees the tokens of `seen` [257]."""
     w, _, _ = small_vit()
@@ -462,12 +463,6 @@ def identity() -> vision.Projector:
     return vision.Projector(np.zeros(WIDTH, np.float32), np.eye(WIDTH, 16, dtype=np.float32), np.zeros(16, np.float32))
 
 
-def shown(i: int, gop: int, image: int, blocks: np.ndarray | None = None) -> Frame:
-    kind = "P" if i % gop else "I"
-    motions = (STILL if blocks is None else blocks,) if kind == "P" else (NONE,)
-    return Frame(i, kind, i // gop, kind == "I", None, (64, 64), motions, 0, picture(image))
-
-
 def test_tokens_of_dynamic_groups_alone_are_passed_on(encoder):
     moving = STILL.copy()
     moving["dx"][[0, 9]] = 7
@@ -525,58 +520,6 @@ def test_a_vision_that_cannot_be(encoder, kind, prune, why):
 # Prefill with reuse (section 3.4)
 
 
-class Small:
-    """A decoder of random weights with residual layers; rotary by complex numbers."""
-
-    heads, kv_heads, head_size, end, epsilon = 4, 2, 8, 0, 1e-5
-    frequencies = frequencies(100.0, 8)
-
-    def __init__(self, layers: int = 4, width: int = 16, seed: int = 0):
-        rng = np.random.default_rng(seed)
-
-        def weight(*shape, gain=1.0):
-            return (gain * rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32)
-
-        self.layers = [
-            {
-                "qkv": weight(width, 64),
-                "attn_output": weight(32, width, gain=0.5),
-                "up": weight(width, 24),
-                "down": weight(24, width, gain=0.5),
-                "norm": np.ones(width, np.float32),
-            }
-            for _ in range(layers)
-        ]
-        self.embeddings = rng.standard_normal((50, width)).astype(np.float32)
-
-    def window(self, layer: int) -> None:
-        """Every layer attends to all."""
-
-    def rotate(self, x, positions):
-        z = x[..., :4] + 1j * x[..., 4:]
-        z = z * np.exp(1j * np.asarray(positions)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
-        return np.concatenate([z.real, z.imag], -1).astype(np.float32)
-
-    @staticmethod
-    def norm(x):
-        return x / np.sqrt((x * x).mean(-1, keepdims=True))
-
-    def qkv(self, layer, x, positions):
-        y = (self.norm(x) @ self.layers[layer]["qkv"]).reshape(len(x), 8, 8)
-        return self.rotate(y[:, :4], positions), self.rotate(y[:, 4:6], positions), y[:, 6:]
-
-    def after_attention(self, layer, x, y):
-        w = self.layers[layer]
-        x = x + y.reshape(len(x), -1) @ w["attn_output"]
-        return x + np.tanh(self.norm(x) @ w["up"]) @ w["down"]
-
-    def logits(self, hidden):
-        return hidden @ self.embeddings.T
-
-
-MODEL = Small()
-
-
 def run_plain(model: Small, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """K, V and hidden states of a sequence, token by token and head by head."""
     keys, values, out = [[] for _ in model.layers], [[] for _ in model.layers], []
@@ -594,23 +537,6 @@ def run_plain(model: Small, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
             h = model.after_attention(i, h, np.array(heads, np.float32)[None])
         out.append(h[0])
     return np.array(keys).swapaxes(1, 2), np.array(values).swapaxes(1, 2), np.array(out)
-
-
-def visuals(n: int, gop: int, seed: int = 0, kept: float = 0.5) -> list[Visual]:
-    """Frames of up to 6 tokens, I-frames whole."""
-    rng = np.random.default_rng(seed)
-    out = []
-    for i in range(n):
-        cells = np.arange(6) if i % gop == 0 else np.flatnonzero(rng.random(6) < kept)
-        out.append(Visual(i, i % gop == 0, cells, rng.standard_normal((len(cells), 16)).astype(np.float32), Counts()))
-    return out
-
-
-def text(n: int, seed: int) -> np.ndarray:
-    return np.random.default_rng([seed, n]).standard_normal((n, 16)).astype(np.float32)
-
-
-PROMPT, QUERY = text(3, 1), text(4, 2)
 
 
 def same(got, want) -> bool:

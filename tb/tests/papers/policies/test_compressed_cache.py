@@ -19,9 +19,9 @@ from openvrex.papers.policies.compressed_cache import (
     importance,
 )
 
-from tb.tests.golden.policies.test_policy import rotated
-from tb.tests.golden.retrieval.test_resv import video
-from tb.tests.papers.policies.test_baselines import ENTRY, SHAPE, Stream
+from tb.tests.golden.policies.policy_runs import rotated
+from tb.tests.golden.retrieval.resv_samples import video
+from tb.tests.papers.policies.policy_streams import ENTRY, SHAPE, Stream
 
 
 def stream(policy, seed: int = 1, prompt: bool = True) -> Stream:

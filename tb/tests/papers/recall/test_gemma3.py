@@ -20,7 +20,7 @@ from openvrex.papers.recall.gemma3 import Gemma3, ScoreTokenizer
 from openvrex.papers.recall.recall_run import Case, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
 
-from tb.tests.golden.inputs.test_trace import FakeTensor
+from tb.tests.golden.inputs.trace_samples import FakeTensor
 
 
 def has_gemma() -> bool:
@@ -329,6 +329,7 @@ def test_trained_decoder_predicts_real_text(trained):
     assert d.tokenizer.decode([int(d.logits(d(d.inputs(d.tokenizer.encode(" ")))).argmax())]) == "5"
 
 
+@pytest.mark.nightly  # short form: test_policy.py, with a small decoder
 @gemma
 def test_trained_decoder_recalls_under_policies():
     """A key behind every local window; what fetches everything equals full attention to the last digit."""

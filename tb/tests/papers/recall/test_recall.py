@@ -21,7 +21,7 @@ from openvrex.synth.sweep.database import Row
 from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models
 SHORT = Case(tokens=512, seed=3)

@@ -22,7 +22,7 @@ from openvrex.scripts.main import app
 from openvrex.tb.library.runner import ROOT
 from typer.testing import CliRunner
 
-from tb.tests.golden.inputs.test_trace import models
+from tb.tests.golden.inputs.trace_samples import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
 
@@ -120,6 +120,7 @@ def test_same_case_same_answer():
     assert 0 < sum(a["attended"]) < 2 * a["far"]
 
 
+@pytest.mark.nightly  # short form: test_recall.py
 @models
 def test_command_resumes(tmp_path, monkeypatch):
     """What is known is not run again; a second call gives the same figures and the same picture."""
