@@ -16,7 +16,7 @@ from openvrex.golden.function_params import check
 from openvrex.synth import nldm
 from openvrex.synth.liberty import Library
 
-# Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/area.md.
+# Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/size.md.
 LIBRARY_SPREAD = 0.25
 
 
