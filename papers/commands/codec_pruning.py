@@ -10,7 +10,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.codec import PruneParams, Pruner, Recorded, mean_motion, motion_class, save_motion
-from openvrex.golden.inputs.video import Frame
+from openvrex.golden.inputs.frames import Frame
 from openvrex.papers.policies import codecsight_encoder as codecsight
 from openvrex.papers.policies.codecsight_encoder import SYSTEMS, Counts, Prefilled, Server, Visual
 from openvrex.scripts import console

@@ -29,8 +29,8 @@ from openvrex.golden.inputs.codec import (
     residual_map,
     save_motion,
 )
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import Trace
-from openvrex.golden.inputs.video import Frame
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
 from openvrex.golden.policies.light_attention import bf16, turn_keys
