@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Measure the tokens that CodecSight prunes by motion vectors."""
     if vectors:
-        check(vectors.suffix == ".npz", "--vectors", str(vectors), "must end in .npz")
         console.check_replaced(vectors, "--vectors", "motion vectors", rb"PK\x03\x04.*")
+        check(vectors.suffix == ".npz", "--vectors", str(vectors), "must end in .npz")
     params = override(PRUNING, dict(assigned(param or [], "name=value")))
     how = (params, frames, fps, gop, depth, window, stride, vectors)
     found = [measure(video, *how, quiet=json) for video in videos]

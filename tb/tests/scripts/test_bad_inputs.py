@@ -299,7 +299,7 @@ TYPED = {
     "papers prune world --vectors new": "must end in .npz",
     "papers prune world --vectors ''": "--vectors='': must name a file",
     "papers prune world --vectors folder": "must be a file, and is a folder",
-    "papers stream": "must name a video",
+    "papers stream": "Missing argument 'VIDEO...'",
 }
 OUTPUTS = (
     "generate hcu",
