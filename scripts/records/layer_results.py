@@ -85,7 +85,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     one, eight, many = ([x["layer"] for x in known["layers"][f"prediction {name}"]] for name in PRESETS)
     more = [f"{a / b:.0f}" for a, b in zip(one, many, strict=True)]
     shares = [f"{row['visible'] / row['layer']:.1%}".replace("%", " %") for row in own]
-    text = f"of the layer {shares[0]} at 1K, {shares[1]} at 10K and {shares[2]} at 40K"
+    text = f"is {shares[0]} of the layer at 1K, {shares[1]} at 10K and {shares[2]} at 40K"
     return [
         ("simulator.md", text),
         (

@@ -148,7 +148,6 @@ def _powers(own: dict, others: list[dict]) -> list[str]:
 BLOCKS: dict[str, Callable[[dict], str]] = {
     "clock": clock,
     "area": area,
-    "power-table3": power_table3,
 }
 
 
