@@ -1,4 +1,4 @@
-"""Cycles of hybrid memory's history branch at SmolLM2's sizes, which docs/decisions.md and docs/window.md quote."""
+"""Cycles of hybrid memory's history branch at SmolLM2's sizes, which the archive of decisions and docs/window.md quote."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_a_scan_of_smollm2():
     run = BranchRun(OMNI.lxe_format(), 576, TOKENS, StateSpaceParams())
     [program] = [x for stage, x in zip(run.plan.stages, run.programs(), strict=True) if stage.name == "scan"]
     assert program[-1].op == Opcode.HALT
-    text = (ROOT / "docs" / "decisions.md").read_text()
+    text = (ROOT / "docs/archive/decisions.md").read_text()
     assert f"takes {cycles(program, run.registers) / TOKENS:,.0f} cycles a token on `omni`" in text
 
 
@@ -63,5 +63,5 @@ def test_the_state_of_a_layer():
     assert f"{state + kept:,} bytes a layer: {state:,} of state and {kept:,} of last inputs" in text
     shape = LayerShape(tokens=TOKENS, recent=128, entries=0)
     whole = WindowPlan(shape, replace(OMNI.lxe_format(), i_depth=4096), 0, history=StateSpaceParams())
-    text = (ROOT / "docs" / "decisions.md").read_text()
+    text = (ROOT / "docs/archive/decisions.md").read_text()
     assert f"has {len(whole.program(*LAYER))} instructions with the branch" in text
