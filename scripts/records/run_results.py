@@ -117,7 +117,7 @@ def _windows(rows: list[dict]) -> dict[tuple[str, int], dict]:
 
 
 def _window_sentences(known: dict) -> list[str]:
-    """What docs/window.md says of its second table."""
+    """What docs/run.md says of policies at full size."""
     runs = {k: _windows(v) for k, v in known["simulation"].items() if isinstance(v, list)}
     own, (roomy,) = runs["windows"], runs["roomy"].values()
 
@@ -271,7 +271,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     return [
         ("simulator.md", f"PCIe 3.0 x4 carries at most {links['pcie3x4', 'read'][-1]} GB/s of payload"),
         ("simulator.md", "of 512 bytes come at {} GB/s, blocks of eight at {},".format(*drive["pcie3x4", "256"][2:4])),
-        *(("window.md", line) for line in _window_sentences(known)),
+        *(("run.md", line) for line in _window_sentences(known)),
         (
             "limits.md",
             f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "
