@@ -10,8 +10,8 @@ import re
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
 from amaranth.hdl import Fragment
-from amaranth.hdl._ir import Design, PortDirection
 from amaranth.lib import wiring
+from openvrex.hdl.writer.amaranth_private import Design, PortDirection
 from openvrex.hdl.writer.signature import members
 
 CLEAR = "clear"  # clock domain whose reset starts the counts that clear protected memories (`hdl.reset`)

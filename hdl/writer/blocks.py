@@ -9,7 +9,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amaranth.hdl import Signal, Value
-from amaranth.hdl._ast import Assign, Concat, Operator, Part, Print, Property, Slice, Statement, Switch, SwitchValue
+from openvrex.hdl.writer.amaranth_private import (
+    Assign,
+    Concat,
+    Operator,
+    Part,
+    Print,
+    Property,
+    Slice,
+    Statement,
+    Switch,
+    SwitchValue,
+)
 from openvrex.hdl.writer.variables import Var, Variables, WriterError, signals_of
 
 

@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import takewhile
 
 from amaranth.hdl import Const, Signal, Value
-from amaranth.hdl._ast import Concat, Operator, Part, Shape, Slice, SwitchValue
+from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, SwitchValue
 from openvrex.hdl.writer.names import Names, variable
 from openvrex.hdl.writer.results import NAME, Results
 from openvrex.hdl.writer.variables import Var, Variables, WriterError
@@ -371,8 +371,8 @@ class Expressions(Results):
         return self.concat(parts + ([(self.constant(0, width - kept), width - kept)] if width > kept else []))
 
     def _compare(self, op: str, x: Value, y: Value) -> str:
-        shape = Shape._unify((x.shape(), y.shape()))
-        n = max(1, shape.width)
+        signed = x.shape().signed or y.shape().signed
+        n = max(1, *(len(v) + (signed and not v.shape().signed) for v in (x, y)))
         how = COMPARE[op]
         for value, other in ((x, y), (y, x)):
             var = self.vars.numbered(value, self.inlined) if isinstance(other, Const) else None
@@ -381,7 +381,7 @@ class Expressions(Results):
         if n == 1 and how in ("eq", "ne") and isinstance(y, Const):
             return self.value(x, 1) if (y.value != 0) == (how == "eq") else self.inverse(self.value(x, 1), 1)
         if how not in ("eq", "ne"):
-            how = f"{'s' if shape.signed else 'u'}{how}"
+            how = f"{'s' if signed else 'u'}{how}"
         return self.compare(how, self.value(x, n), self.value(y, n), n)
 
     def _shift(self, op: str, x: Value, y: Value, width: int) -> str:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from amaranth.hdl import Instance, MemoryInstance, Signal, Value
-from amaranth.hdl._ast import SwitchValue
-from amaranth.hdl._ir import Design
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
+from openvrex.hdl.writer.amaranth_private import Design, SwitchValue, depth_and_width, reads_of, writes_of
 from openvrex.hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
 from openvrex.hdl.writer.circt import BEHIND, Language, exported
 from openvrex.hdl.writer.expressions import Expressions, needed
@@ -198,7 +197,7 @@ class _Module:
         """Declares the variables that this module drives, or a module in it."""
         registers = {v for block in own if not _continuous(block) for v in block.vars}
         for _, memory in self.part.memories:
-            registers |= {v for p in memory._read_ports if p._domain != "comb" for v in self.vars.of(p._data)}
+            registers |= {v for p in reads_of(memory) if p.domain != "comb" for v in self.vars.of(p.data)}
         labels = {}  # of ports of submodules: the submodule's name goes before theirs
         for inner, _, _ in self.part.fragment.subfragments:
             for origin in inner.origins or ():
@@ -325,7 +324,7 @@ class _Module:
 
     def _memory(self, own: str, memory: MemoryInstance) -> None:
         """The words of a FIFO, as an array."""
-        width, depth, name = len(memory._read_ports[0]._data), memory._data.depth, self.names.new(own)
+        (depth, width), name = depth_and_width(memory), self.names.new(own)
         kind = f"!hw.inout<uarray<{depth}xi{width}>>" if depth > 1 else f"!hw.inout<i{width}>"
         self.declared.append(f'%{name}_v = {self.writer.language.variable} name "{name}" : {kind}')
         self.origins[name] = Origin(own if depth > 1 else f"{own}[0]", 0)
@@ -337,29 +336,29 @@ class _Module:
             at = self.e.low(address, n) if n else self.e.constant(0, 1)
             return self.e.op(f"sv.array_index_inout %{name}_v[{at}] : {kind}, i{max(1, n)}")
 
-        for port in memory._write_ports:
+        for port in writes_of(memory):
             self.e.target = f"{name}_write"
-            to, what, lanes = word(port._addr), self.e.low(port._data, width), len(port._en)
+            to, what, lanes = word(port.address), self.e.low(port.data, width), len(port.enable)
             lane, body = width // lanes, []
             for k in range(lanes):
                 part, kind_ = to, f"i{lane}"
                 if lanes > 1:
                     bits = f'sv.verbatim.expr "{{{{0}}}}[{(k + 1) * lane - 1}:{k * lane}]"({to})'
                     part = self.e.op(f"{bits} : (!hw.inout<i{width}>) -> !hw.inout<{kind_}>")
-                value = self.e.bits(port._data, k * lane, (k + 1) * lane) if lanes > 1 else what
-                body.append(f"sv.if {self.e.bits(port._en, k, k + 1)} {{\nsv.passign {part}, {value} : {kind_}\n}}")
-            self._clocked(port._domain, "\n".join(body))
-        for port in memory._read_ports:
+                value = self.e.bits(port.data, k * lane, (k + 1) * lane) if lanes > 1 else what
+                body.append(f"sv.if {self.e.bits(port.enable, k, k + 1)} {{\nsv.passign {part}, {value} : {kind_}\n}}")
+            self._clocked(port.domain, "\n".join(body))
+        for port in reads_of(memory):
             self.e.target = f"{name}_read"
-            if port._transparent_for:
+            if port.transparent:
                 raise WriterError(f"memory {name}: a read that sees a write of its cycle; forward the word instead")
-            (var,) = self.vars.of(port._data)
-            value = self.e.op(f"sv.read_inout {word(port._addr)} : !hw.inout<i{width}>")
-            if port._domain == "comb":
+            (var,) = self.vars.of(port.data)
+            value = self.e.op(f"sv.read_inout {word(port.address)} : !hw.inout<i{width}>")
+            if port.domain == "comb":
                 self.e.lines.append(f"sv.assign {self.places[var]}, {value} : i{width}")
             else:
-                enable = self.e.low(port._en, 1)
-                self._clocked(port._domain, f"sv.if {enable} {{\nsv.passign {self.places[var]}, {value} : i{width}\n}}")
+                enable = self.e.low(port.enable, 1)
+                self._clocked(port.domain, f"sv.if {enable} {{\nsv.passign {self.places[var]}, {value} : i{width}\n}}")
 
     def _clocked(self, domain: str, body: str) -> None:
         clk = self._read(self.vars.of(self.part.clocks[domain][0])[0])

@@ -4,7 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amaranth.hdl import Format, Signal, Value
-from amaranth.hdl._ast import Concat, Operator, Part, Slice, SwitchValue
+from openvrex.hdl.writer.amaranth_private import (
+    Concat,
+    Operator,
+    Part,
+    Slice,
+    SwitchValue,
+    fields,
+    format_of,
+    members_of,
+    shown_by,
+)
 
 
 class WriterError(ValueError):
@@ -60,7 +70,7 @@ class Variables:
     def of(self, signal: Signal) -> list[Var]:
         """The variables of a signal, lowest bits first; none of a signal without bits."""
         if id(signal) not in self._of:
-            found = sorted(_fields(signal, signal._format, ""), key=lambda f: f[0])
+            found = sorted(_fields(signal, format_of(signal), ""), key=lambda f: f[0])
             whole = sum(width for _, width, *_ in found) == len(signal)
             at = 0
             for start, width, *_ in found:
@@ -101,10 +111,10 @@ def pin_name(port: str, var: Var | None) -> str:
     return port if var is None or stream == port else f"{stream}_{var.field or 'payload'}"
 
 
-def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int, str, Mapping[int, str]]]:
+def _fields(signal: Signal, form: Format, path: str) -> Iterator[tuple[int, int, str, Mapping[int, str]]]:
     """Lowest bit, width and path of every field of a signal that is a plain number, and the names of its numbers."""
-    if isinstance(form, Format.Struct):
-        for name, inner in form._fields.items():
+    if (inside := fields(form)) is not None:
+        for name, inner in inside.items():
             yield from _fields(signal, inner, f"{path}_{name}".lstrip("_").replace(".", "_"))
         return
     value = _value(form, signal)
@@ -118,9 +128,9 @@ def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int,
     yield (start, width, path, _numbers(signal, form)) if value is signal else (0, len(signal), "", {})
 
 
-def _numbers(signal: Signal, form: object) -> Mapping[int, str]:
-    if isinstance(form, Format.Enum):
-        return form._variants
+def _numbers(signal: Signal, form: Format) -> Mapping[int, str]:
+    if (members := members_of(form)) is not None:
+        return members
     out = {}
     for number in range(1 << len(signal)) if signal.decoder is not None else ():
         try:
@@ -130,11 +140,9 @@ def _numbers(signal: Signal, form: object) -> Mapping[int, str]:
     return out
 
 
-def _value(form: object, signal: Signal) -> Value:
+def _value(form: Format, signal: Signal) -> Value:
     """The value that a format shows."""
-    if isinstance(form, Format.Enum | Format.Array | Format.Struct):
-        return form._value
-    values = [chunk[0] for chunk in form._chunks if not isinstance(chunk, str)]
+    values = shown_by(form)
     return values[0] if len(values) == 1 else signal
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyosys
 from amaranth.back.rtlil import convert_fragment
-from amaranth.hdl._ir import Design, PortDirection
 from openvrex.hdl.emit import component_of, elaborated_unit
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import bodies
+from openvrex.hdl.writer.amaranth_private import Design, PortDirection
 from openvrex.hdl.writer.modules import Writer
 from openvrex.tb.library.yosys import run_yosys
 
