@@ -60,6 +60,7 @@ BESIDE = {
 }
 ALL = UNITS | BLOCKS | BESIDE
 PROLONGING = ("dre_ip", "core_ip", "motion_mask_ip")  # units that prolong their reset themselves
+SOURCES = Path(__file__).parents[1]  # the folder in which the packages are
 ENDING = ("dre_ip", "core_ip", "system")  # units that report memory errors in a status, and have no port for them
 
 
@@ -208,7 +209,7 @@ def in_text(
     lines: bool = False,
 ) -> Writer:
     """A design and its leaves, but for the modules of memories; `top` comes first."""
-    writer = Writer(language, lines)
+    writer = Writer(language, SOURCES if lines else None)
     for name, leaf in leaves.designs.items() if leaves else ():
         writer.add(leaf, name)
     writer.add(design, top)

@@ -13,6 +13,7 @@ from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, 
 from openvrex.hdl.writer.mlir import Number, Result
 from openvrex.hdl.writer.names import Names, variable
 from openvrex.hdl.writer.results import Results
+from openvrex.hdl.writer.values import alike, is_cast, operands
 from openvrex.hdl.writer.variables import Var, Variables, WriterError
 
 BITWISE = {"&": "and", "|": "or", "^": "xor"}
@@ -90,15 +91,19 @@ class Expressions(Results):
             self._shared[key] = self.named(out, self.name_of(v))
         return self.extract(self._shared[key], 0, width)
 
-    def _low(self, v: Value, width: int) -> Result:
+    def _wired(self, v: Value, start: int, stop: int) -> Result | None:
+        """Bits of a value that takes no gates; `None` of another."""
         if isinstance(v, Const):
-            return self.constant(v.value, width)
+            return self.constant(v.value >> start, stop - start)
         if isinstance(v, Signal):
-            return self.signal(v, 0, width)
+            return self.signal(v, start, stop)
         if isinstance(v, Slice):
-            return self.bits(v.value, v.start, v.start + width)
-        if isinstance(v, Concat):
-            return self.concat(self._parts(v, 0, width))
+            return self.bits(v.value, v.start + start, v.start + stop)
+        return self.concat(self._parts(v, start, stop)) if isinstance(v, Concat) else None
+
+    def _low(self, v: Value, width: int) -> Result:
+        if out := self._wired(v, 0, width):
+            return out
         if isinstance(v, SwitchValue):
             return self._switch(v, lambda element: self.value(element, width), width)
         if isinstance(v, Part):
@@ -116,15 +121,9 @@ class Expressions(Results):
             if start < n:
                 return self.concat([self.bits(v, start, n), self._sign(v, stop - n)])
             return self._sign(v, stop - start)
-        if isinstance(v, Const):
-            return self.constant(v.value >> start, stop - start)
-        if isinstance(v, Signal):
-            return self.signal(v, start, stop)
-        if isinstance(v, Slice):
-            return self.bits(v.value, v.start + start, v.start + stop)
-        if isinstance(v, Concat):
-            return self.concat(self._parts(v, start, stop))
-        if isinstance(v, Operator) and v.operator in ("s", "u"):
+        if out := self._wired(v, start, stop):
+            return out
+        if is_cast(v):
             return self.bits(v.operands[0], start, stop)
         if not self._shares(v):
             if isinstance(v, Operator) and v.operator in BITWISE:
@@ -148,7 +147,7 @@ class Expressions(Results):
         if isinstance(v, Const):
             number = v.value >> at & (1 << var.width) - 1
             return self.state(var, number) or self.constant(number, var.width)
-        if isinstance(v, Operator) and v.operator in ("s", "u"):
+        if is_cast(v):
             return self.number(var, v.operands[0], at)
         stop = at + var.width
         if isinstance(v, Slice):
@@ -378,34 +377,6 @@ class Expressions(Results):
             how = "shrs" if x.shape().signed else "shru"
             out = self.shift(how, self.value(x, n), self.value(y, n))
         return out if n == width else self.extract(self.named(out, f"{self.target}_shifted"), 0, width)
-
-
-def alike(a: Value, b: Value) -> bool:
-    """Whether two values are written alike. Amaranth copies a value that is repeated."""
-    if a is b:
-        return True
-    if type(a) is not type(b) or len(a) != len(b):
-        return False
-    if isinstance(a, Const):
-        return a.value == b.value
-    if isinstance(a, Slice) and (a.start, a.stop) != (b.start, b.stop):
-        return False
-    if isinstance(a, Operator) and a.operator != b.operator or isinstance(a, Signal | SwitchValue | Part):
-        return False
-    return len(operands(a)) == len(operands(b)) and all(map(alike, operands(a), operands(b)))
-
-
-def operands(v: Value) -> list[Value]:
-    """The values that a value is computed from."""
-    if isinstance(v, Operator):
-        return list(v.operands)
-    if isinstance(v, Slice):
-        return [v.value]
-    if isinstance(v, Part):
-        return [v.value, v.offset]
-    if isinstance(v, SwitchValue):
-        return [v.test, *(element for _, element in v.cases)]
-    return list(v.parts) if isinstance(v, Concat) else []
 
 
 def _fits(number: int, pattern: str) -> bool:

@@ -18,7 +18,6 @@ from openvrex.hdl.writer.parts import Part, members, parts, through
 from openvrex.hdl.writer.results import needed
 from openvrex.hdl.writer.variables import Var, Variables, WriterError, pin_name
 
-PACKAGES = Path(__file__).parents[2]  # the folder in which the packages are
 Arm = tuple[tuple[str, ...] | None, list[Op]]  # patterns of an arm of a `case`, None for its default, and what it does
 
 
@@ -62,14 +61,15 @@ class Inside:
 class Writer:
     """Writes designs as modules of one text.
 
+    sources : folder from which a comment behind each statement names its place in Python; `None` : no such comments
     pins : {module: its ports in the text}
     inside : {module: what in it has rules}
     origins : {module: {variable of the text: its origin}}, to prove the text equal to RTLIL
     instances : {module: {instance in the text: (its name in RTLIL, its module)}}
     """
 
-    def __init__(self, language: Language = Language.VERILOG2005, lines: bool = False):
-        self.language, self.lines = language, lines
+    def __init__(self, language: Language = Language.VERILOG2005, sources: Path | None = None):
+        self.language, self.sources = language, sources
         self.pins: dict[str, list[Pin]] = {}
         self.inside: dict[str, Inside] = {}
         self.origins: dict[str, dict[str, Origin]] = {}
@@ -105,7 +105,7 @@ class Writer:
 
     def verilog(self) -> str:
         """The text of all modules, a module before those that it uses."""
-        return exported(self._modules, self.language, self.lines)
+        return exported(self._modules, self.language, self.sources is not None)
 
 
 class _Module:
@@ -437,12 +437,12 @@ class _Module:
         return self._set(assign, node, to, value)
 
     def _set(self, assign: str, node: Set, to: Result, value: Result) -> Op:
-        """An assignment with its place in the source, from the folder of the packages on."""
-        if not self.writer.lines:
+        """An assignment with its place in the source."""
+        folder, path, line = self.writer.sources, Path(node.src_loc[0]), node.src_loc[1]
+        if folder is None:
             return _assign(assign, to, value)
-        path, line = Path(node.src_loc[0]), node.src_loc[1]
-        own = path.is_relative_to(PACKAGES)
-        return _assign(assign, to, value, (path.relative_to(PACKAGES).as_posix() if own else path.name, line))
+        own = path.is_relative_to(folder)
+        return _assign(assign, to, value, (path.relative_to(folder).as_posix() if own else path.name, line))
 
     def _chain(self, arms: list[tuple[Result | None, list[Node]]], assign: str) -> list[Op]:
         (test, body), *rest = arms

@@ -79,13 +79,19 @@ def through(top: Part) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     for port in top.ports:
         if port.output:
-            seen, work = set(), [port.var]
-            while work:
-                var = work.pop()
-                if var not in seen:
-                    seen.add(var)
-                    work += top.comb.get(var, ())
-            out.setdefault(port.name, set()).update(inputs_[var] for var in seen if var in inputs_)
+            from_ = {inputs_[var] for var in _reached([port.var], top.comb) if var in inputs_}
+            out.setdefault(port.name, set()).update(from_)
+    return out
+
+
+def _reached(work: list[Var], edges: dict[Var, set[Var]]) -> set[Var]:
+    """Variables, and all to which edges lead from them."""
+    out: set[Var] = set()
+    while work:
+        var = work.pop()
+        if var not in out:
+            out.add(var)
+            work += edges.get(var, ())
     return out
 
 
@@ -201,12 +207,7 @@ class _Parts:
         for part in top.all():
             for _, instance in part.instances:
                 work += self._read_by(part, inputs(instance))
-        live: set[Var] = set()
-        while work:
-            var = work.pop()
-            if var not in live:
-                live.add(var)
-                work += self.edges.get(var, ())
+        live = _reached(work, self.edges)
         for part in top.all():
             for domain, trees in part.trees.items():
                 part.trees[domain] = [kept for kept in (restricted(nodes, live) for nodes in trees) if kept]

@@ -16,20 +16,7 @@ from pathlib import Path
 
 from amaranth import Const, Module, Signal, Value
 from amaranth.lib import wiring
-from openvrex.hdl.writer.amaranth_private import (
-    Assign,
-    Concat,
-    Operator,
-    Slice,
-    Switch,
-    SwitchValue,
-    assigned,
-    format_of,
-    machines_of,
-    mark_used,
-    members_of,
-    statements_of,
-)
+from openvrex.hdl.writer import amaranth_private as private
 
 _ANY = "any state"
 _LONGEST = 50  # characters of a label in the diagram; a longer one is a number there and a line of the list below
@@ -56,7 +43,7 @@ def machines(unit: wiring.Component) -> list[Machine]:
 def elaborated(unit: wiring.Component) -> Module:
     """The unit's own module; its submodules are not elaborated, and Amaranth is told not to warn of that."""
     m = unit.elaborate(None)
-    mark_used(unit, m)
+    private.mark_used(unit, m)
     return m
 
 
@@ -81,16 +68,19 @@ def mermaid(machine: Machine) -> str:
 
 def _registers(m: Module) -> Iterator[tuple[str, Signal, dict[int, str]]]:
     """Name, register and names of the values of each state machine."""
-    yield from machines_of(m)
+    yield from private.machines_of(m)
     of_sync, of_comb = assignments(m, "sync"), assignments(m, "comb")
     for register in {id(s.lhs): s.lhs for _, s in of_sync if isinstance(s.lhs, Signal)}.values():
-        members, given = members_of(format_of(register)), [s.rhs for _, s in of_sync if s.lhs is register]
+        members, given = (
+            private.members_of(private.format_of(register)),
+            [s.rhs for _, s in of_sync if s.lhs is register],
+        )
         if members and len(members) > 2 and all(isinstance(x, Const) for x in given):
             yield register.name, register, dict(members)
     decoded: dict[int, tuple[Signal, dict[int, str]]] = {}
     for path, s in of_comb:
         match s.rhs:
-            case Operator(operator="==", operands=[Signal() as register, Const() as value]):
+            case private.Operator(operator="==", operands=[Signal() as register, Const() as value]):
                 if not path and isinstance(s.lhs, Signal):
                     decoded.setdefault(id(register), (register, {}))[1][value.value] = s.lhs.name
     for register, names in decoded.values():
@@ -130,16 +120,16 @@ class Case:
     where: tuple[str, int] | None
 
 
-def assignments(m: Module, domain: str) -> list[tuple[tuple[Case, ...], Assign]]:
+def assignments(m: Module, domain: str) -> list[tuple[tuple[Case, ...], private.Assign]]:
     """Every assignment of a domain in the order of the source, below the cases that it stands in."""
-    return list(_flat(statements_of(m, domain), ()))
+    return list(_flat(private.statements_of(m, domain), ()))
 
 
-def _flat(statements: Iterable, path: tuple[Case, ...]) -> Iterator[tuple[tuple[Case, ...], Assign]]:
+def _flat(statements: Iterable, path: tuple[Case, ...]) -> Iterator[tuple[tuple[Case, ...], private.Assign]]:
     for s in statements:
-        if isinstance(s, Assign):
+        if isinstance(s, private.Assign):
             yield path, s
-        elif isinstance(s, Switch):
+        elif isinstance(s, private.Switch):
             before: tuple = ()
             for patterns, inner, where in s.cases:
                 yield from _flat(inner, (*path, Case(s.test, before, patterns, where)))
@@ -176,7 +166,7 @@ class Known:
             if isinstance(s.lhs, Signal):
                 self._drives.setdefault(id(s.lhs), []).append((path, s.rhs))
             else:
-                partly |= {id(x) for x in assigned(s.lhs)}
+                partly |= {id(x) for x in private.assigned(s.lhs)}
         for signal in partly:
             self._drives.pop(signal, None)
 
@@ -191,7 +181,7 @@ class Known:
 
     def values(self, value: Value) -> set[int | None]:
         """What `value` can be, as far as a multiplexer chooses between constants; None for what is not known."""
-        if isinstance(value, SwitchValue):
+        if isinstance(value, private.SwitchValue):
             out: set[int | None] = set()
             before: tuple = ()
             for patterns, inner in value.cases:
@@ -226,15 +216,15 @@ class Known:
                 return [value.value >> k & 1 for k in range(len(value))]
             case Signal() if id(value) in self._drives:
                 return self._driven(value)
-            case Slice():
+            case private.Slice():
                 return self.bits(value.value)[value.start : value.stop]
-            case Concat():
+            case private.Concat():
                 return [b for part in value.parts for b in self.bits(part)]
-            case SwitchValue():
+            case private.SwitchValue():
                 found = self.values(value)
                 if len(found) == 1 and (only := found.pop()) is not None:
                     return [only >> k & 1 for k in range(len(value))]
-            case Operator():
+            case private.Operator():
                 return self._operator(value)
         return [None] * len(value)
 
