@@ -100,6 +100,13 @@ def test_no_test_needs_a_test(imports):
             assert not {n for n in names if re.match(r"tb\.tests\.(\w+\.)*test_", n)}, module
 
 
+def test_the_writer_stands_alone(imports):
+    """A library: it knows nothing of the designs that it writes."""
+    for module, names in imports.items():
+        if room(module) == "hdl.writer":
+            assert not {n for n in names & MODULES.keys() if not n.startswith("hdl.writer")}, module
+
+
 def test_one_file_imports_private_modules_of_amaranth(imports):
     """Amaranth promises nothing of them: an upgrade breaks one place."""
     private = re.compile(r"amaranth\.(\w+\.)*_(?!_)")
