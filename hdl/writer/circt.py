@@ -47,6 +47,26 @@ class Language(StrEnum):
         return Op("sv.always", attributes={"events": ()}, regions=(body,))
 
 
+def said(comment: str) -> Op:
+    """A comment."""
+    return Op("sv.verbatim", (), {"format_string": plain(comment), "symbols": ()})
+
+
+def assign(how: str, to: Result, value: Result, source: tuple[str, int] | None = None) -> Op:
+    """An assignment: `assign` (continuous), `bpassign` (blocking) or `passign`."""
+    return Op(f"sv.{how}", (to, value), source=source)
+
+
+def choice(test: Result, then: list[Op], other: list[Op] | None = None) -> Op:
+    """An `if`."""
+    return Op("sv.if", (test,), regions=(then, other))
+
+
+def plain(words: str) -> str:
+    """Text of a comment: ASCII, without what the printer would replace."""
+    return words.encode("ascii", "replace").decode().replace("{{", "{ {").rstrip("\\ ")
+
+
 # In a process of its own: CIRCT ends its process on an error within, and its depth needs the stack of a main thread.
 _CODE = """
 import io, sys

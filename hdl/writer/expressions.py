@@ -10,8 +10,9 @@ from itertools import takewhile
 
 from amaranth.hdl import Const, Signal, Value
 from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, SwitchValue
-from openvrex.hdl.writer.mlir import Number, Result
-from openvrex.hdl.writer.names import Names, variable
+from openvrex.hdl.writer.circt import Language, assign, said
+from openvrex.hdl.writer.mlir import Attribute, Literal, Number, Op, Result
+from openvrex.hdl.writer.names import variable
 from openvrex.hdl.writer.results import Results
 from openvrex.hdl.writer.values import alike, is_cast, operands
 from openvrex.hdl.writer.variables import Var, Variables, WriterError
@@ -20,6 +21,7 @@ BITWISE = {"&": "and", "|": "or", "^": "xor"}
 RING = {"+": "add", "-": "sub", "*": "mul"}
 COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+Arm = tuple[tuple[str, ...] | None, list[Op]]  # patterns of an arm of a `case`, None for its default, and what it does
 CHOICES = 4  # values beyond which a choice is a `case`
 SHARED = 3  # operators of a value that is read more than once and then has a name of its own
 
@@ -27,28 +29,86 @@ SHARED = 3  # operators of a value that is read more than once and then has a na
 class Expressions(Results):
     """The operations of one module, from values.
 
-    vars : variables of signals · names : those taken in the module · read : operation that reads a variable
-    state : the constant with the name of a variable's number, `None` if that has none
-    choose : operation that chooses one of several results · inlined : {id of a signal without a name: its value}
+    vars : variables of signals · inlined : {id of a signal without a name: its value}
+    values : results of input ports, and of their fields · places, declared : variables declared here
+    constants : signal, number and name of each state, and its declaration
     """
 
-    def __init__(
-        self,
-        variables: Variables,
-        names: Names,
-        read: Callable[[Var], Result],
-        state: Callable[[Var | None, int], Result | None],
-        choose: Callable[[SwitchValue, Result, list, int], Result],
-        inlined: dict[int, Value],
-    ):
-        super().__init__(names)
-        self.state, self.choose = state, choose
-        self.vars, self.read, self.inlined = variables, read, inlined
+    def __init__(self, language: Language, variables: Variables, inlined: dict[int, Value]):
+        super().__init__()
+        self.language, self.vars, self.inlined = language, variables, inlined
+        self.values: dict[Var, Result] = {}
+        self.places: dict[Var, Result] = {}
+        self.declared: list[Op] = []
+        self.states: dict[tuple, Result] = {}
+        self.constants: list[tuple[str, int, str, Op]] = []
         self.target = "value"  # name of what is assigned, after which temporaries are named
         self._uses: dict[int, int] = {}
         self._costs: dict[int, int] = {}
         self._shared: dict[tuple[int, int], Result] = {}
         self._kept: list[Value] = []  # so that no id is given twice
+
+    def read(self, var: Var) -> Result:
+        if var in self.values:
+            return self.values[var]
+        if var in self.places:
+            return self.op("sv.read_inout", var.width, self.places[var])
+        return self.constant(var.init, var.width)  # nothing drives it
+
+    def state(self, var: Var | None, number: int) -> Result | None:
+        """The constant with the name of a variable's number; `None` if it has none."""
+        name = var.numbers.get(number) if var else None
+        if var is None or not name:
+            return None
+        key = name, number, var.width
+        if key not in self.states:
+            own = self.names.new(name if self.names.free(name) else f"{var.name.upper()}_{name}")
+            self.states[key] = Result(var.width, own)
+            op = Op("sv.localparam", (), {"value": Number(number, var.width)}, (self.states[key],))
+            self.constants.append((var.name, number, own, op))
+        return self.states[key]
+
+    def declaration(self, name: str, width: int, register: bool, how: tuple = (), depth: int = 0) -> Result:
+        """Declares a variable that blocks assign, or a wire. `how` : attributes of its declaration."""
+        out = Result(width, name, place=True, depth=depth)
+        kind = self.language.variable if register else "sv.wire"
+        self.declared.append(Op(kind, (), {"sv.attributes": how} if how else {}, (out,)))
+        return out
+
+    def arms(self, value: Value, test: Result, arms: list[Arm]) -> Op:
+        """A `case` over a value, whose result is `test`, with the patterns (without -) of each arm."""
+        n, operands, var = len(value), [test], self.vars.numbered(value, self.inlined)
+        patterns: list[Attribute] = []
+        if arms[-1][0] is None or sum(len(p or ()) for p, _ in arms) < 1 << n:
+            arms = arms if arms[-1][0] is None else [*arms, (None, [])]
+        else:  # all numbers have an arm, and lint tools want a default
+            last, ops = arms[-1]
+            state = self.state(var, int(last[0], 2))
+            arms = [*arms[:-1], (None, [said(f"// {state.name}"), *ops] if state else ops)]
+        for p, _ in arms:
+            if p is None:
+                patterns.append(Literal("unit"))
+                continue
+            states = [self.state(var, int(x, 2)) for x in p]
+            if len(p) == 1 and not states[0]:
+                patterns.append(_pattern(int(p[0], 2), n))
+                continue
+            items = [state or self.constant(int(x, 2), n) for state, x in zip(states, p, strict=True)]
+            patterns.append(Literal("#sv.expr"))
+            if len(items) > 1:  # the printer has one pattern for an arm, which may be a list
+                items = [self.text(", ".join(f"{{{{{i}}}}}" for i in range(len(items))), n, *items)]
+            operands += items
+        style = {"caseStyle": Number(0), "validationQualifier": Literal("#sv<validation_qualifier plain>")}
+        return Op("sv.case", operands, {"casePatterns": tuple(patterns)} | style, regions=[ops for _, ops in arms])
+
+    def choose(self, value: SwitchValue, test: Result, arms: list[tuple], width: int) -> Result:
+        """A variable that a `case` gives one of several results; its value."""
+        place = self.declaration(self.names.new(self.name_of(value)), width, True)
+        body = self.arms(value.test, test, [(p, [assign("bpassign", place, x)]) for p, x in arms])
+        self.ops.append(self.language.combinational([body]))
+        out = self.op("sv.read_inout", width, place)
+        self.temporaries.append(out)
+        return out
 
     def count(self, value: Value, times: int = 1) -> int:
         """Notes more uses of a value, for different bits of it; its number of operators."""
@@ -391,3 +451,8 @@ def _kind(v: Value) -> str:
         kinds |= {"//": "quotient", "%": "remainder"}
         return kinds.get(v.operator, "term")
     return {"SwitchValue": "choice", "Concat": "word", "Part": "part"}.get(type(v).__name__, "term")
+
+
+def _pattern(number: int, bits: int) -> Number:
+    """A pattern of `sv.case`, which has two bits for each bit: 0 or 1."""
+    return Number(sum((number >> i & 1) << 2 * i for i in range(bits)), 2 * bits)

@@ -6,19 +6,17 @@ from pathlib import Path
 
 from amaranth.hdl import Instance, MemoryInstance, Signal, Value
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
-from openvrex.hdl.writer.amaranth_private import Design, SwitchValue, depth_and_width, reads_of, writes_of
+from openvrex.hdl.writer.amaranth_private import Design, depth_and_width, reads_of, writes_of
 from openvrex.hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
-from openvrex.hdl.writer.circt import BEHIND, Language, exported
+from openvrex.hdl.writer.circt import BEHIND, Language, assign, choice, exported, plain, said
 from openvrex.hdl.writer.designs import uncollected
-from openvrex.hdl.writer.expressions import Expressions
+from openvrex.hdl.writer.expressions import Arm, Expressions
 from openvrex.hdl.writer.loops import levels
-from openvrex.hdl.writer.mlir import Attribute, Literal, Number, Op, Result, walk
-from openvrex.hdl.writer.names import Names, comment, legal, summary
+from openvrex.hdl.writer.mlir import Attribute, Literal, Op, Result, walk
+from openvrex.hdl.writer.names import comment, legal, summary
 from openvrex.hdl.writer.parts import Part, members, parts, through
 from openvrex.hdl.writer.results import needed
 from openvrex.hdl.writer.variables import Var, Variables, WriterError, pin_name
-
-Arm = tuple[tuple[str, ...] | None, list[Op]]  # patterns of an arm of a `case`, None for its default, and what it does
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Writer:
         whole = parts(design, top, variables, self._through)
         comb = [group for part in whole.all() for group in groups(part.trees.get("comb", []), _one)]
         level = levels(comb, whole.comb)
-        modules = [_Module(self, design, part, variables, level).op() for part in whole.all()]
+        modules = [_Module(self, design, part, variables, level).whole() for part in whole.all()]
         self._through[top] = through(whole)
         self._modules[:0] = reversed(modules)  # a module stands before those that it uses
 
@@ -108,31 +106,25 @@ class Writer:
         return exported(self._modules, self.language, self.sources is not None)
 
 
-class _Module:
+class _Module(Expressions):
     """One module of the text."""
 
     def __init__(self, writer: Writer, design: Design, part: Part, variables: Variables, level: dict[Var, int]):
-        self.writer, self.part, self.vars, self.level = writer, part, variables, level
+        super().__init__(writer.language, variables, part.inlined)
+        self.writer, self.part, self.level = writer, part, level
         self.info = design.fragments[part.fragment]
-        self.names = Names()
-        self.e = Expressions(variables, self.names, self._read, self._state, self._choose, part.inlined)
         self.inputs: list[Result] = []
-        self.values: dict[Var, Result] = {}  # of input ports, and of their fields
-        self.places: dict[Var, Result] = {}  # declarations
-        self.states: dict[tuple, Result] = {}
-        self.constants: list[tuple[str, int, str, Op]] = []  # signal, number and name of each state, its declaration
-        self.declared: list[Op] = []
         self.origins: dict[str, Origin] = writer.origins.setdefault(part.name, {})
         self.instances: dict[str, tuple[str, str]] = writer.instances.setdefault(part.name, {})
 
-    def op(self) -> Op:
+    def whole(self) -> Op:
         """The module as an operation."""
         pins = self._pins()
         own = self._blocks()
         self._declare(own, {pin.name for pin, _ in pins if pin.output})
         for block in own:
             for value, times in tests(block.body):
-                self.e.count(value, times)
+                self.count(value, times)
         for below in self.part.below:
             self._below(below)
         for label, instance in self.part.instances:
@@ -141,9 +133,9 @@ class _Module:
             self._memory(label, memory)
         for block in own:
             self._block(block)
-        outputs = [self.e.concat(map(self._read, of)) for pin, of in pins if pin.output]
+        outputs = [self.concat(map(self.read, of)) for pin, of in pins if pin.output]
         about = " ".join(filter(None, (summary(origin) for origin in self.part.fragment.origins or ())))
-        named = {"sym_name": self.part.name} | ({"comment": _plain(about)} if about else {})
+        named = {"sym_name": self.part.name} | ({"comment": plain(about)} if about else {})
         ops = self._unused(Op("hw.output", outputs))
         self.writer.inside[self.part.name] = self._inside({pin.name for pin, _ in pins})
         used = {x for op in walk(ops) for x in op.operands}
@@ -174,7 +166,7 @@ class _Module:
             self.values[of[0]] = port
             return
         for var in of:
-            self.values[var] = self.e.named(self.e.extract(port, var.start, var.stop), var.name)
+            self.values[var] = self.named(self.extract(port, var.start, var.stop), var.name)
 
     def _blocks(self) -> list[Block]:
         out: list[Block] = []
@@ -207,7 +199,7 @@ class _Module:
         here = dict.fromkeys([*self.part.drivers, *(p.var for b in self.part.below for p in b.ports if p.output)])
         rank = {id(signal): i for i, signal in enumerate(self.info.used_signals)}
         indexed = {n.var for block in own for n in sets(block.body) if n.index is not None and n.stride == 1}
-        said = ""
+        last = ""
         for var in sorted(here, key=lambda v: (rank.get(id(v.signal), len(rank)), v.start)):
             name = legal(labels.get(id(var.signal), "") + var.name)
             origin = Origin(self.info.signal_names.get(var.signal, ""), var.start)
@@ -218,20 +210,13 @@ class _Module:
                 name += "_q" if kept else "_c" if var in registers else BEHIND
             name = self.names.new(name)
             about = comment(var.signal.src_loc)
-            if about and about != said:
-                self.declared.append(_said(f"// {about}"))
-            said = about
+            if about and about != last:
+                self.declared.append(said(f"// {about}"))
+            last = about
             # Yosys then makes a choice for each index, as RTLIL has it, in place of shifts, which take more gates.
             how = (Literal('#sv.attribute<"nowrshmsk">'),) if var in indexed and var.width > 1 else ()
-            self.places[var] = self._declaration(name, var.width, var in registers, how)
+            self.places[var] = self.declaration(name, var.width, var in registers, how)
             self.origins[name] = origin
-
-    def _declaration(self, name: str, width: int, register: bool, how: tuple = (), depth: int = 0) -> Result:
-        """Declares a variable that blocks assign, or a wire. `how` : attributes of its declaration."""
-        out = Result(width, name, place=True, depth=depth)
-        kind = self.writer.language.variable if register else "sv.wire"
-        self.declared.append(Op(kind, (), {"sv.attributes": how} if how else {}, (out,)))
-        return out
 
     def _inside(self, ports: set[str]) -> Inside:
         """What in this module has rules."""
@@ -260,26 +245,6 @@ class _Module:
         labelled = [(b.label, b.fragment) for b in self.part.below] + self.part.instances + self.part.memories
         return next((label for label, inner in labelled if inner is fragment), "")
 
-    def _read(self, var: Var) -> Result:
-        if var in self.values:
-            return self.values[var]
-        if var in self.places:
-            return self.e.op("sv.read_inout", var.width, self.places[var])
-        return self.e.constant(var.init, var.width)  # nothing drives it
-
-    def _state(self, var: Var | None, number: int) -> Result | None:
-        """The constant with the name of a variable's number; `None` if it has none."""
-        name = var.numbers.get(number) if var else None
-        if var is None or not name:
-            return None
-        key = name, number, var.width
-        if key not in self.states:
-            own = self.names.new(name if self.names.free(name) else f"{var.name.upper()}_{name}")
-            self.states[key] = Result(var.width, own)
-            op = Op("sv.localparam", (), {"value": Number(number, var.width)}, (self.states[key],))
-            self.constants.append((var.name, number, own, op))
-        return self.states[key]
-
     def _instantiate(
         self, label: str, module: str, parameters: tuple[Literal, ...], pins: list[Pin], values: list[Result]
     ) -> list[tuple[Pin, Result]]:
@@ -289,7 +254,7 @@ class _Module:
         named["argNames"] = tuple(pin.name for pin in pins if not pin.output)
         named["resultNames"] = tuple(pin.name for pin, _ in outs)
         results = [result for _, result in outs]
-        self.e.ops.append(Op("hw.instance", values, named | {"parameters": parameters}, results))
+        self.ops.append(Op("hw.instance", values, named | {"parameters": parameters}, results))
         return outs
 
     def _below(self, below: Part) -> None:
@@ -297,9 +262,9 @@ class _Module:
         self.instances[label] = below.label, below.name
         pins = self.writer.pins[below.name]
         of = {pin.name: port.var for pin, port in zip(pins, below.ports, strict=True)}
-        values = [self._read(of[pin.name]) for pin in pins if not pin.output]
+        values = [self.read(of[pin.name]) for pin in pins if not pin.output]
         for pin, result in self._instantiate(label, below.name, (), pins, values):
-            self.e.ops.append(_assign("assign", self.places[of[pin.name]], result))
+            self.ops.append(assign("assign", self.places[of[pin.name]], result))
 
     def _instance(self, own: str, instance: Instance) -> None:
         label = self.names.new(own)
@@ -313,60 +278,60 @@ class _Module:
         for pin in pins:
             value = instance.ports[pin.port][0]
             if not pin.output:
-                self.e.target = f"{label}_{pin.name}"
-                self.e.count(value)
-                values.append(self.e.bits(value, pin.start, pin.start + pin.width))
+                self.target = f"{label}_{pin.name}"
+                self.count(value)
+                values.append(self.bits(value, pin.start, pin.start + pin.width))
         parameters = tuple(Literal(f'#hw.param.decl<"{n}": i32 = {v}>') for n, v in instance.parameters.items())
         for pin, result in self._instantiate(label, symbol, parameters, pins, values):
             signal = instance.ports[pin.port][0]
             for var, low, high in self.vars.over(signal, pin.start, pin.start + pin.width):
                 if var in self.places:
                     at = var.start + low - pin.start
-                    bits = self.e.extract(result, at, at + high - low)
-                    self.e.ops.append(_assign("assign", self._slice(var, low, high), bits))
+                    bits = self.extract(result, at, at + high - low)
+                    self.ops.append(assign("assign", self._slice(var, low, high), bits))
 
     def _memory(self, own: str, memory: MemoryInstance) -> None:
         """The words of a FIFO, as an array."""
         (depth, width), name = depth_and_width(memory), self.names.new(own)
-        array = self._declaration(name, width, True, depth=depth if depth > 1 else 0)
+        array = self.declaration(name, width, True, depth=depth if depth > 1 else 0)
         self.origins[name] = Origin(own if depth > 1 else f"{own}[0]", 0)
 
         def word(address: Value) -> Result:
             if depth == 1:
                 return array
-            at = self.e.low(address, len(address)) if len(address) else self.e.constant(0, 1)
-            return self.e.op("sv.array_index_inout", width, array, at, place=True)
+            at = self.low(address, len(address)) if len(address) else self.constant(0, 1)
+            return self.op("sv.array_index_inout", width, array, at, place=True)
 
         for port in writes_of(memory):
-            self.e.target = f"{name}_write"
-            to, what, lanes = word(port.address), self.e.low(port.data, width), len(port.enable)
+            self.target = f"{name}_write"
+            to, what, lanes = word(port.address), self.low(port.data, width), len(port.enable)
             lane, body = width // lanes, []
             for k in range(lanes):
                 part, value = to, what
                 if lanes > 1:
                     low, high = k * lane, (k + 1) * lane
-                    part = self.e.text(f"{{{{0}}}}[{high - 1}:{low}]", lane, to, place=True)
-                    value = self.e.bits(port.data, low, high)
-                body.append(_if(self.e.bits(port.enable, k, k + 1), [_assign("passign", part, value)]))
+                    part = self.text(f"{{{{0}}}}[{high - 1}:{low}]", lane, to, place=True)
+                    value = self.bits(port.data, low, high)
+                body.append(choice(self.bits(port.enable, k, k + 1), [assign("passign", part, value)]))
             self._clocked(port.domain, body)
         for port in reads_of(memory):
-            self.e.target = f"{name}_read"
+            self.target = f"{name}_read"
             if port.transparent:
                 raise WriterError(f"memory {name}: a read that sees a write of its cycle; forward the word instead")
             (var,) = self.vars.of(port.data)
-            value = self.e.op("sv.read_inout", width, word(port.address))
+            value = self.op("sv.read_inout", width, word(port.address))
             if port.domain == "comb":
-                self.e.ops.append(_assign("assign", self.places[var], value))
+                self.ops.append(assign("assign", self.places[var], value))
             else:
-                enable = self.e.low(port.enable, 1)
-                self._clocked(port.domain, [_if(enable, [_assign("passign", self.places[var], value)])])
+                enable = self.low(port.enable, 1)
+                self._clocked(port.domain, [choice(enable, [assign("passign", self.places[var], value)])])
 
     def _clocked(self, domain: str, body: list[Op]) -> None:
-        clk = self._read(self.vars.of(self.part.clocks[domain][0])[0])
-        self.e.ops.append(self.writer.language.clocked(clk, body))
+        clk = self.read(self.vars.of(self.part.clocks[domain][0])[0])
+        self.ops.append(self.language.clocked(clk, body))
 
-    def _initial(self, var: Var, assign: str) -> Op:
-        return _assign(assign, self.places[var], self._state(var, var.init) or self.e.constant(var.init, var.width))
+    def _initial(self, var: Var, how: str) -> Op:
+        return assign(how, self.places[var], self.state(var, var.init) or self.constant(var.init, var.width))
 
     def _block(self, block: Block) -> None:
         if _continuous(block):
@@ -374,161 +339,112 @@ class _Module:
         elif block.domain == "comb":
             starts = [self._initial(var, "bpassign") for var in block.vars if not _covered(var, block.body)]
             body = self._nodes(block.body, "bpassign")
-            self.e.ops.append(self.writer.language.combinational(starts + body))
+            self.ops.append(self.language.combinational(starts + body))
         else:
             body = self._nodes(block.body, "passign")
             rst = self.part.clocks[block.domain][1]
             if rst is not None and _resets(block.vars[0]):
                 starts = [self._initial(var, "passign") for var in block.vars]
-                body = [_if(self._read(self.vars.of(rst)[0]), starts, body)]
+                body = [choice(self.read(self.vars.of(rst)[0]), starts, body)]
             self._clocked(block.domain, body)
 
     def _assigns(self, block: Block) -> None:
         """A continuous assignment for each statement, and for the bits that none drives."""
         left = {var: (1 << var.width) - 1 for var in block.vars}
         for node in block.body:
-            self.e.target = node.var.name
-            value = self.e.bits(node.value, node.at, node.at + node.high - node.low)
-            self.e.ops.append(self._set("assign", node, self._slice(node.var, node.low, node.high), value))
+            self.target = node.var.name
+            value = self.bits(node.value, node.at, node.at + node.high - node.low)
+            self.ops.append(self._set("assign", node, self._slice(node.var, node.low, node.high), value))
             left[node.var] &= ~((1 << node.high) - (1 << node.low))
         for var, bits in left.items():
             for low, high in _runs(bits):
-                value = self.e.constant(var.init >> low, high - low)
-                self.e.ops.append(_assign("assign", self._slice(var, low, high), value))
+                value = self.constant(var.init >> low, high - low)
+                self.ops.append(assign("assign", self._slice(var, low, high), value))
 
     def _slice(self, var: Var, low: int, high: int) -> Result:
         """Bits of a variable, to be assigned."""
         if (low, high) == (0, var.width):
             return self.places[var]
         bits = f"[{low}]" if high == low + 1 else f"[{high - 1}:{low}]"
-        return self.e.text(f"{{{{0}}}}{bits}", high - low, self.places[var], place=True)
+        return self.text(f"{{{{0}}}}{bits}", high - low, self.places[var], place=True)
 
-    def _nodes(self, nodes: list[Node], assign: str) -> list[Op]:
-        return [op for node in nodes for op in self._node(node, assign)]
+    def _nodes(self, nodes: list[Node], how: str) -> list[Op]:
+        return [op for node in nodes for op in self._node(node, how)]
 
-    def _node(self, node: Node, assign: str) -> list[Op]:
-        self.e.target = next(assigned([node])).name
+    def _node(self, node: Node, how: str) -> list[Op]:
+        self.target = next(assigned([node])).name
         if isinstance(node, If):
-            return self._chain([(None if t is None else self.e.true(t), body) for t, body in node.arms], assign)
+            return self._chain([(None if t is None else self.true(t), body) for t, body in node.arms], how)
         if isinstance(node, Case):
-            return self._case(node, assign)
+            return self._case(node, how)
         if node.index is not None:
-            return [self._indexed(node, node.index, assign)]
-        value = self.e.number(node.var if node.high - node.low == node.var.width else None, node.value, node.at)
-        value = value or self.e.bits(node.value, node.at, node.at + node.high - node.low)
-        return [self._set(assign, node, self._slice(node.var, node.low, node.high), value)]
+            return [self._indexed(node, node.index, how)]
+        value = self.number(node.var if node.high - node.low == node.var.width else None, node.value, node.at)
+        value = value or self.bits(node.value, node.at, node.at + node.high - node.low)
+        return [self._set(how, node, self._slice(node.var, node.low, node.high), value)]
 
-    def _indexed(self, node: Set, index: Value, assign: str) -> Op:
+    def _indexed(self, node: Set, index: Value, how: str) -> Op:
         size, width, n = node.var.width, node.width, len(index)
-        value = self.e.bits(node.value, node.at, node.at + width)
+        value = self.bits(node.value, node.at, node.at + width)
         if size == 1:  # Verilog has no part of a single bit
-            zero = self.e.matches(self.e.low(index, n), ["0" * n])
-            return _if(zero, [_assign(assign, self.places[node.var], value)])
+            zero = self.matches(self.low(index, n), ["0" * n])
+            return choice(zero, [assign(how, self.places[node.var], value)])
         if ((1 << n) - 1) * node.stride + width > size and size % node.stride:
             raise WriterError(f"signal {node.var.name}: bit_select of {width} bits can pass its highest bit; widen it")
         if node.stride > 1:  # words, which tools choose better by a case than by a shift
             arms: list[Arm] = []
             for k in range(min(1 << n, size // node.stride)):
                 to = self._slice(node.var, k * node.stride, k * node.stride + width)
-                arms.append(((f"{k:0{n}b}",), [self._set(assign, node, to, value)]))
-            return self._arms(index, self.e.low(index, n), arms)
-        at, place = self.e.offset(index, node.stride), self.places[node.var]
-        to = self.e.bit(place, at) if width == 1 else self.e.indexed(place, at, width)
-        return self._set(assign, node, to, value)
+                arms.append(((f"{k:0{n}b}",), [self._set(how, node, to, value)]))
+            return self.arms(index, self.low(index, n), arms)
+        at, place = self.offset(index, node.stride), self.places[node.var]
+        to = self.bit(place, at) if width == 1 else self.indexed(place, at, width)
+        return self._set(how, node, to, value)
 
-    def _set(self, assign: str, node: Set, to: Result, value: Result) -> Op:
+    def _set(self, how: str, node: Set, to: Result, value: Result) -> Op:
         """An assignment with its place in the source."""
         folder, path, line = self.writer.sources, Path(node.src_loc[0]), node.src_loc[1]
         if folder is None:
-            return _assign(assign, to, value)
+            return assign(how, to, value)
         own = path.is_relative_to(folder)
-        return _assign(assign, to, value, (path.relative_to(folder).as_posix() if own else path.name, line))
+        return assign(how, to, value, (path.relative_to(folder).as_posix() if own else path.name, line))
 
-    def _chain(self, arms: list[tuple[Result | None, list[Node]]], assign: str) -> list[Op]:
+    def _chain(self, arms: list[tuple[Result | None, list[Node]]], how: str) -> list[Op]:
         (test, body), *rest = arms
         known = 1 if test is None else test.known
         if test is None or known is not None:
-            return self._nodes(body, assign) if known else self._chain(rest, assign) if rest else []
-        then = self._nodes(body, assign)
-        return [_if(test, then, self._chain(rest, assign) if rest else None)]
+            return self._nodes(body, how) if known else self._chain(rest, how) if rest else []
+        then = self._nodes(body, how)
+        return [choice(test, then, self._chain(rest, how) if rest else None)]
 
-    def _case(self, node: Case, assign: str) -> list[Op]:
-        test = self.e.low(node.test, len(node.test))
+    def _case(self, node: Case, how: str) -> list[Op]:
+        test = self.low(node.test, len(node.test))
         if any("-" in pattern for patterns, _ in node.arms for pattern in patterns or ()):
             if not isinstance(node.test, Signal):
-                test = self.e.named(test, f"{self.e.target}_case")
-            fits = (None if p is None else self.e.matches(test, p) for p, _ in node.arms)
-            return self._chain([(fit, body) for fit, (_, body) in zip(fits, node.arms, strict=True)], assign)
-        return [self._arms(node.test, test, [(p, self._nodes(body, assign)) for p, body in node.arms])]
-
-    def _arms(self, value: Value, test: Result, arms: list[Arm]) -> Op:
-        """A `case` over a value, whose result is `test`, with the patterns (without -) of each arm."""
-        n, operands, var = len(value), [test], self.vars.numbered(value, self.part.inlined)
-        patterns: list[Attribute] = []
-        if arms[-1][0] is None or sum(len(p or ()) for p, _ in arms) < 1 << n:
-            arms = arms if arms[-1][0] is None else [*arms, (None, [])]
-        else:  # all numbers have an arm, and lint tools want a default
-            last, ops = arms[-1]
-            state = self._state(var, int(last[0], 2))
-            arms = [*arms[:-1], (None, [_said(f"// {state.name}"), *ops] if state else ops)]
-        for p, _ in arms:
-            if p is None:
-                patterns.append(Literal("unit"))
-                continue
-            states = [self._state(var, int(x, 2)) for x in p]
-            if len(p) == 1 and not states[0]:
-                patterns.append(_pattern(int(p[0], 2), n))
-                continue
-            items = [state or self.e.constant(int(x, 2), n) for state, x in zip(states, p, strict=True)]
-            patterns.append(Literal("#sv.expr"))
-            if len(items) > 1:  # the printer has one pattern for an arm, which may be a list
-                items = [self.e.text(", ".join(f"{{{{{i}}}}}" for i in range(len(items))), n, *items)]
-            operands += items
-        style = {"caseStyle": Number(0), "validationQualifier": Literal("#sv<validation_qualifier plain>")}
-        return Op("sv.case", operands, {"casePatterns": tuple(patterns)} | style, regions=[ops for _, ops in arms])
-
-    def _choose(self, value: SwitchValue, test: Result, arms: list[tuple], width: int) -> Result:
-        """A variable that a `case` gives one of several results; its value."""
-        place = self._declaration(self.names.new(self.e.name_of(value)), width, True)
-        body = self._arms(value.test, test, [(p, [_assign("bpassign", place, x)]) for p, x in arms])
-        self.e.ops.append(self.writer.language.combinational([body]))
-        out = self.e.op("sv.read_inout", width, place)
-        self.e.temporaries.append(out)
-        return out
+                test = self.named(test, f"{self.target}_case")
+            fits = (None if p is None else self.matches(test, p) for p, _ in node.arms)
+            return self._chain([(fit, body) for fit, (_, body) in zip(fits, node.arms, strict=True)], how)
+        return [self.arms(node.test, test, [(p, self._nodes(body, how)) for p, body in node.arms])]
 
     def _unused(self, output: Op) -> list[Op]:
         """The operations that are needed, and a wire of the bits that nothing reads, whose name tells lint tools so."""
-        ops, bits = needed([*self.e.ops, output])
+        ops, bits = needed([*self.ops, output])
         made = {result for op in ops for result in op.results}
-        self.e.ops = ops[:-1]
+        self.ops = ops[:-1]
         rest = []
-        for x in [*(x for x in self.e.temporaries if x in made), *self.inputs]:
+        for x in [*(x for x in self.temporaries if x in made), *self.inputs]:
             rest += [(x, *run) for run in _runs(~bits.get(x, 0) & (1 << x.width) - 1)]
         for var, place in self.places.items():
-            rest += [(self._read(var), *run) for run in _runs(~bits.get(place, 0) & (1 << var.width) - 1)]
+            rest += [(self.read(var), *run) for run in _runs(~bits.get(place, 0) & (1 << var.width) - 1)]
         if rest:
-            self.e.named(self.e.all_of(self.e.concat(self.e.extract(*part) for part in rest)), "unused")
-        return [*self.e.ops, output]
+            self.named(self.all_of(self.concat(self.extract(*part) for part in rest)), "unused")
+        return [*self.ops, output]
 
 
 def _ports(pins: list[Pin], parameters: tuple[Literal, ...] = ()) -> dict[str, Attribute]:
     """The attributes of a module that say its ports and parameters."""
     ports = ", ".join(f"{'output' if pin.output else 'input'} {pin.name} : i{pin.width}" for pin in pins)
     return {"module_type": Literal(f"!hw.modty<{ports}>"), "parameters": parameters}
-
-
-def _said(comment: str) -> Op:
-    """A comment."""
-    return Op("sv.verbatim", (), {"format_string": _plain(comment), "symbols": ()})
-
-
-def _assign(how: str, to: Result, value: Result, source: tuple[str, int] | None = None) -> Op:
-    """An assignment: `assign` (continuous), `bpassign` (blocking) or `passign`."""
-    return Op(f"sv.{how}", (to, value), source=source)
-
-
-def _if(test: Result, then: list[Op], other: list[Op] | None = None) -> Op:
-    return Op("sv.if", (test,), regions=(then, other))
 
 
 def _one(_: Var) -> None:
@@ -567,13 +483,3 @@ def _runs(bits: int) -> Iterator[tuple[int, int]]:
         width = (~rest & -~rest).bit_length() - 1
         yield at, at + width
         at += width
-
-
-def _pattern(number: int, bits: int) -> Number:
-    """A pattern of `sv.case`, which has two bits for each bit: 0 or 1."""
-    return Number(sum((number >> i & 1) << 2 * i for i in range(bits)), 2 * bits)
-
-
-def _plain(text: str) -> str:
-    """Text of a comment: ASCII, without what the printer would replace."""
-    return text.encode("ascii", "replace").decode().replace("{{", "{ {").rstrip("\\ ")

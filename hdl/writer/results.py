@@ -23,11 +23,12 @@ _PURE = ("comb.", "hw.constant", "hw.wire", "sv.read_inout", "sv.indexed", "sv.a
 class Results:
     """The operations of one module.
 
-    ops : operations so far · temporaries : wires, and other results of a variable that has no signal
+    names : those taken in the module · ops : operations so far
+    temporaries : wires, and other results of a variable that has no signal
     """
 
-    def __init__(self, names: Names):
-        self.names = names
+    def __init__(self):
+        self.names = Names()
         self.ops: list[Op] = []
         self.temporaries: list[Result] = []
         self._same: dict[Result, Result] = {}  # of a result, the first one that is computed alike
