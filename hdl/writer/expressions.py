@@ -6,7 +6,7 @@ products and bitwise operators modulo 2^w need only the operands modulo 2^w, so 
 
 from collections.abc import Callable, Iterable
 from functools import reduce
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 from amaranth.hdl import Const, Signal, Value
 from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, SwitchValue
@@ -120,9 +120,8 @@ class Expressions(Results):
         self._uses[id(value)] = self._uses.get(id(value), 0) + times
         if id(value) not in self._costs:
             self._kept.append(value)
-            self._costs[id(value)] = sum(map(self.count, operands(value))) + isinstance(
-                value, Operator | SwitchValue | Part
-            )
+            own = isinstance(value, Operator | SwitchValue | Part)
+            self._costs[id(value)] = own + sum(map(self.count, operands(value)))
         return self._costs[id(value)]
 
     def value(self, v: Value, width: int) -> Result:
@@ -143,13 +142,16 @@ class Expressions(Results):
 
     def low(self, v: Value, width: int) -> Result:
         """The lowest `width` bits of a value that has at least as many."""
+        shared = self._shares(v) or (id(v), width) in self._shared
+        return self._wire(v, width) if shared else self._low(v, width)
+
+    def _wire(self, v: Value, width: int) -> Result:
+        """A wire of these bits, the same at every request."""
         key = id(v), width
         if key not in self._shared:
-            out = self._low(v, width)
-            if not self._shares(v):
-                return out
-            self._shared[key] = self.named(out, self.name_of(v))
-        return self.extract(self._shared[key], 0, width)
+            self._kept.append(v)
+            self._shared[key] = self.named(self._low(v, width), self.name_of(v))
+        return self._shared[key]
 
     def _wired(self, v: Value, start: int, stop: int) -> Result | None:
         """Bits of a value that takes no gates; `None` of another."""
@@ -193,12 +195,7 @@ class Expressions(Results):
                 return self.inverse(self.bits(v.operands[0], start, stop))
             if isinstance(v, SwitchValue):
                 return self._switch(v, lambda element: self.bits(element, start, stop), stop - start)
-        size = n if self._shares(v) else stop
-        key = id(v), size
-        if key not in self._shared:
-            self._kept.append(v)
-            self._shared[key] = self.named(self._low(v, size), self.name_of(v))
-        return self.extract(self._shared[key], start, stop)
+        return self.extract(self._wire(v, n if self._shares(v) else stop), start, stop)
 
     def number(self, var: Var | None, v: Value, at: int = 0) -> Result | None:
         """What a variable with names of its numbers takes, bits of a value, with those names; `None` if it has none."""
@@ -224,9 +221,7 @@ class Expressions(Results):
 
     def true(self, v: Value) -> Result:
         """Whether a value is not zero."""
-        if len(v) < 2:
-            return self.value(v, 1)
-        return self.compare("ne", self.low(v, len(v)), self.constant(0, len(v)))
+        return self.value(v, 1) if len(v) < 2 else self.any_of(self.low(v, len(v)))
 
     def matches(self, test: Result, patterns: Iterable[str], var: Var | None = None) -> Result:
         """Whether a result fits one of the patterns of 0, 1 and -, the highest bit first.
@@ -245,14 +240,12 @@ class Expressions(Results):
                 continue
             if not set(pattern) - {"-"}:
                 return self.constant(1, 1)
-            at = [(i, bit) for i, bit in enumerate(pattern[::-1]) if bit != "-"]
-            runs: list[list] = []
-            for i, bit in at:
-                if runs and runs[-1][1] == i:
-                    runs[-1][1:] = [i + 1, bit + runs[-1][2]]
-                else:
-                    runs.append([i, i + 1, bit])
-            parts = [self.matches(self.extract(test, a, b), [text]) for a, b, text in runs]
+            parts, at = [], 0
+            for known, run in groupby(reversed(pattern), lambda bit: bit != "-"):
+                low, bits = at, "".join(run)
+                at += len(bits)
+                if known:
+                    parts.append(self.matches(self.extract(test, low, at), [bits[::-1]]))
             found.append(reduce(lambda a, b: self.logic("and", a, b), parts))
         return reduce(lambda a, b: self.logic("or", a, b), found)
 
@@ -311,10 +304,8 @@ class Expressions(Results):
         out = whens.pop()[1] if full else self.constant(0, width)
         for patterns, value in reversed(whens):
             # Mux(test, a, b) is two cases, the first for 0.
-            if n == 1 and tuple(patterns) == ("0",) and not var:
-                out = self.mux(test, out, value)
-            elif len(v.cases) == 2 and tuple(patterns) == ("0" * n,) and not var:
-                out = self.mux(self.compare("ne", test, self.constant(0, n)), out, value)
+            if tuple(patterns) == ("0" * n,) and (n == 1 or len(v.cases) == 2) and not var:
+                out = self.mux(self.any_of(test), out, value)
             else:
                 out = self.mux(self.matches(test, patterns, var), value, out)
         return out

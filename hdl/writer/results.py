@@ -127,6 +127,10 @@ class Results:
         """Whether all bits are 1."""
         return x if x.width == 1 else self.compare("eq", x, self.constant(-1, x.width))
 
+    def any_of(self, x: Result) -> Result:
+        """Whether a bit is 1."""
+        return x if x.width == 1 else self.compare("ne", x, self.constant(0, x.width))
+
     def mux(self, test: Result, a: Result, b: Result) -> Result:
         """`a` if `test` is 1, else `b`."""
         if test.known is not None or self.equal(a, b):
