@@ -48,7 +48,7 @@ class Language(StrEnum):
 
 
 def said(comment: str) -> Op:
-    """A comment."""
+    """A comment as a line of its own."""
     return Op("sv.verbatim", (), {"format_string": plain(comment), "symbols": ()})
 
 
@@ -58,7 +58,7 @@ def assign(how: str, to: Result, value: Result, source: tuple[str, int] | None =
 
 
 def choice(test: Result, then: list[Op], other: list[Op] | None = None) -> Op:
-    """An `if`."""
+    """An `if`, with an `else` unless `other` is `None`."""
     return Op("sv.if", (test,), regions=(then, other))
 
 

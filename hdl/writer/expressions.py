@@ -49,6 +49,7 @@ class Expressions(Results):
         self._kept: list[Value] = []  # so that no id is given twice
 
     def read(self, var: Var) -> Result:
+        """The value of a variable."""
         if var in self.values:
             return self.values[var]
         if var in self.places:
