@@ -238,7 +238,7 @@ def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
         (("generate", "hcu", "--preset", "tiny", "--no-memory-bodies", "-o", macros), "hcu_memories.v': was edited"),
         (("asm", source, "-o", source), "holds no words of a program"),
         (("trace", "world", "-o", source), "holds no trace"),
-        (("papers", "stream", "world", "--codec", "--vectors", source), "holds no motion vectors"),
+        (("papers", "prune", "world", "--vectors", source), "holds no motion vectors"),
     ):
         run = vrex(*words)
         assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.stderr

@@ -119,7 +119,7 @@ def test_a_fleet_is_todays():
 def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
     """Of a small unit: the command that is told is the one that ran."""
     result = record_command.Result(
-        (("embedded", "area hcu --preset tiny"),), ("hcu",), lambda reports: reports[0][1]["units"]
+        (("embedded", "size area hcu --preset tiny"),), ("hcu",), lambda reports: reports[0][1]["units"]
     )
     kept = record_command.measure(result)
     assert kept["commands"] == ["vrex size area hcu --preset tiny"]
@@ -127,10 +127,10 @@ def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
     assert re.fullmatch("[0-9a-f]{64}", kept["verilog"]["hcu"])
     assert set(kept["versions"]) == {"amaranth", "pycde", "pyosys"}
     with pytest.raises(ParamError, match="failed: .*preset"):
-        record_command.measure(record_command.Result((("embedded", "area hcu --preset none"),), (), dict))
+        record_command.measure(record_command.Result((("embedded", "size area hcu --preset none"),), (), dict))
     monkeypatch.setitem(record_command.LIBRARIES, "ASAP7", "nowhere/*.lib")
     with pytest.raises(ParamError, match=r"library='nowhere/\*.lib': no such file"):
-        record_command.measure(record_command.Result((("ASAP7", "area hcu"),), (), dict))
+        record_command.measure(record_command.Result((("ASAP7", "size area hcu"),), (), dict))
 
 
 def test_another_name_is_refused():

