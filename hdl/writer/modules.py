@@ -114,6 +114,7 @@ class _Module(Expressions):
         self.writer, self.part, self.level = writer, part, level
         self.info = design.fragments[part.fragment]
         self.inputs: list[Result] = []
+        self.called: dict[Var, str] = {}  # names in the text
         self.origins: dict[str, Origin] = writer.origins.setdefault(part.name, {})
         self.instances: dict[str, tuple[str, str]] = writer.instances.setdefault(part.name, {})
 
@@ -137,7 +138,7 @@ class _Module(Expressions):
         about = " ".join(filter(None, (summary(origin) for origin in self.part.fragment.origins or ())))
         named = {"sym_name": self.part.name} | ({"comment": plain(about)} if about else {})
         ops = self._unused(Op("hw.output", outputs))
-        self.writer.inside[self.part.name] = self._inside({pin.name for pin, _ in pins})
+        self.writer.inside[self.part.name] = self._inside()
         used = {x for op in walk(ops) for x in op.operands}
         constants = [op for *_, op in sorted(self.constants, key=lambda c: c[:3]) if op.results[0] in used]
         region = [*constants, *self.declared, *ops]
@@ -162,11 +163,9 @@ class _Module(Expressions):
     def _input(self, pin: Pin, of: list[Var]) -> None:
         port = Result(pin.width, pin.name)
         self.inputs.append(port)
-        if len(of) == 1:
-            self.values[of[0]] = port
-            return
         for var in of:
-            self.values[var] = self.named(self.extract(port, var.start, var.stop), var.name)
+            bits = port if len(of) == 1 else self.named(self.extract(port, var.start, var.stop), var.name)
+            self.values[var], self.called[var] = bits, bits.name
 
     def _blocks(self) -> list[Block]:
         out: list[Block] = []
@@ -190,18 +189,19 @@ class _Module(Expressions):
         registers = {v for block in own if not _continuous(block) for v in block.vars}
         for _, memory in self.part.memories:
             registers |= {v for p in reads_of(memory) if p.domain != "comb" for v in self.vars.of(p.data)}
-        labels = {}  # of ports of submodules: the submodule's name goes before theirs
-        for inner, _, _ in self.part.fragment.subfragments:
+        labels: dict[int, str] = {}  # of ports of submodules: the submodule's name goes before theirs
+        below = [(b.label, b.fragment) for b in self.part.below]
+        for label, inner in [*below, *self.part.instances, *self.part.memories]:
             for origin in inner.origins or ():
                 for name, signal in members(origin):
                     if signal.name == name:
-                        labels.setdefault(id(signal), f"{self._label_of(inner)}_")
+                        labels.setdefault(id(signal), f"{label}_")
         here = dict.fromkeys([*self.part.drivers, *(p.var for b in self.part.below for p in b.ports if p.output)])
         rank = {id(signal): i for i, signal in enumerate(self.info.used_signals)}
         indexed = {n.var for block in own for n in sets(block.body) if n.index is not None and n.stride == 1}
         last = ""
         for var in sorted(here, key=lambda v: (rank.get(id(v.signal), len(rank)), v.start)):
-            name = legal(labels.get(id(var.signal), "") + var.name)
+            name = port = legal(labels.get(id(var.signal), "") + var.name)
             origin = Origin(self.info.signal_names.get(var.signal, ""), var.start)
             if name in outputs:
                 # The printer cannot declare an output as a register, nor read one: the variable stands behind it.
@@ -209,6 +209,7 @@ class _Module(Expressions):
                 self.origins[name] = origin
                 name += "_q" if kept else "_c" if var in registers else BEHIND
             name = self.names.new(name)
+            self.called[var] = port if name == f"{port}{BEHIND}" else name
             about = comment(var.signal.src_loc)
             if about and about != last:
                 self.declared.append(said(f"// {about}"))
@@ -218,32 +219,19 @@ class _Module(Expressions):
             self.places[var] = self.declaration(name, var.width, var in registers, how)
             self.origins[name] = origin
 
-    def _inside(self, ports: set[str]) -> Inside:
+    def _inside(self) -> Inside:
         """What in this module has rules."""
         out = Inside(tuple(self.part.fragment.origins or ()))
         for var in self.part.drivers:
             if self.part.drivers[var] not in ("comb", "memory") and var in self.places and var.numbers:
-                out.states[self._named(var, ports)] = var.width, dict(sorted(var.numbers.items()))
+                out.states[self.called[var]] = var.width, dict(sorted(var.numbers.items()))
         for queue in self.part.fragment.origins or ():
             if isinstance(queue, SyncFIFO | SyncFIFOBuffered):
                 for to, ends in ((out.overflow, (queue.w_en, queue.w_rdy)), (out.underflow, (queue.r_en, queue.r_rdy))):
                     access, ready = (self.vars.of(end)[0] for end in ends)
-                    known = [var in self.places or var in self.values for var in (access, ready)]
-                    if all(known) and ready not in {port.var for port in self.part.ports}:
-                        to.append((self._named(access, ports), self._named(ready, ports)))
+                    if {access, ready} <= self.called.keys() and ready not in {port.var for port in self.part.ports}:
+                        to.append((self.called[access], self.called[ready]))
         return out
-
-    def _named(self, var: Var, ports: set[str]) -> str:
-        """The name of a variable in the text."""
-        if var in self.values:
-            return self.values[var].name
-        name = self.places[var].name if var in self.places else ""
-        behind = name.removesuffix(BEHIND)
-        return behind if behind != name and behind in ports else name
-
-    def _label_of(self, fragment: object) -> str:
-        labelled = [(b.label, b.fragment) for b in self.part.below] + self.part.instances + self.part.memories
-        return next((label for label, inner in labelled if inner is fragment), "")
 
     def _instantiate(
         self, label: str, module: str, parameters: tuple[Literal, ...], pins: list[Pin], values: list[Result]
