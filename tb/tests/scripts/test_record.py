@@ -166,12 +166,13 @@ def tables_of_figures(text: str) -> set[str]:
     return out
 
 
-OPEN = 34  # tables that nothing holds yet: this number may only fall
+OPEN = 27  # tables that nothing holds yet: this number may only fall
 
 
 def test_every_table_of_figures_is_held():
     """By a record, or by the test that held_figures.toml names; what nobody holds stands there as open."""
-    skipped = ("papers/anchors.md", "decisions.md")  # blocks of records; figures with their commands
+    # Blocks of records; figures with their commands.
+    skipped = ("papers/anchors.md", "decisions.md", "archive/decisions.md")
     found = {name: tables_of_figures(path.read_text()) for name, path in recorded_results.texts().items()}
     found = {name: titles for name, titles in found.items() if titles and name not in skipped}
     assert {name: set(of) for name, of in HELD.items()} == found
