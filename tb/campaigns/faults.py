@@ -73,9 +73,9 @@ def survivors(
         return {f: what for (f, what), m in zip(chosen.items(), mutants, strict=True) if not seen(passes, m)}
 
 
-def with_fault(emitted: Emitted, fault: str) -> Emitted:
+def with_fault(emitted: Emitted, fault: str, module: str = "") -> Emitted:
     """The unit with a fault for good."""
-    [mutation] = mutations(emitted, [fault])
+    [mutation] = mutations(emitted, [fault], module)
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
         run_yosys([*read(emitted), f"mutate {mutation.options}", "write_verilog -noattr out"], Path(tmp))
