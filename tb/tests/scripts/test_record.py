@@ -166,7 +166,7 @@ def tables_of_figures(text: str) -> set[str]:
     return out
 
 
-OPEN = 34  # tables that nothing holds yet: this number may only fall
+OPEN = 31  # tables that nothing holds yet: this number may only fall
 
 
 def test_every_table_of_figures_is_held():
