@@ -22,7 +22,7 @@ from openvrex.tb.library.runner import BUILD  # noqa: E402
 SHEETS = "datasheets"
 # Units whose sheets have a block diagram, and the design that it shows.
 DRAWN = {"dre": (), "lxe": (), "core": (), "system": ("cores=2",)}
-COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+COPIED = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
 def on_config(config: MkDocsConfig) -> None:

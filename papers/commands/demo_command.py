@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from openvrex.golden.inputs import vision
-from openvrex.golden.inputs.trace import record
+from openvrex.golden.inputs.trace_recorder import record
 from openvrex.golden.policies.registry import override
 from openvrex.hdl.emit import emit, params_of
 from openvrex.papers.commands.measure_command import COLUMNS, measure, verdict

@@ -1,7 +1,8 @@
 """Holds the manual to its records: tables made from recorded results, and sentences that cite figures.
 
 Six modules give the tables (`BLOCKS`) and the sentences (`cited`): `synthesis_results`, `run_results`, `layer_results`,
-`evaluation_figures` and `block_status` from records in docs/results, `computed_figures` from code that takes no time.
+`evaluation_figures` and `block_status` from records in docs/results, `computed_figures` from code that takes no time,
+docstrings too.
 """
 
 import re
@@ -21,7 +22,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex dev record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
 BLOCKS: dict[str, Callable[[dict], str]] = {
     name: block
-    for module in (synthesis_results, run_results, layer_results, evaluation_figures, block_status)
+    for module in (
+        synthesis_results,
+        run_results,
+        layer_results,
+        evaluation_figures,
+        computed_figures,
+        block_status,
+    )
     for name, block in module.BLOCKS.items()
 }
 

@@ -117,7 +117,7 @@ def _windows(rows: list[dict]) -> dict[tuple[str, int], dict]:
 
 
 def _window_sentences(known: dict) -> list[str]:
-    """What docs/window.md says of its second table."""
+    """What docs/run.md says of policies at full size."""
     runs = {k: _windows(v) for k, v in known["simulation"].items() if isinstance(v, list)}
     own, (roomy,) = runs["windows"], runs["roomy"].values()
 
@@ -270,7 +270,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
     near = sum(count[v] for v in AGREE)
     return [
-        *(("window.md", line) for line in _window_sentences(known)),
+        *(("run.md", line) for line in _window_sentences(known)),
         (
             "limits.md",
             f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "
@@ -287,7 +287,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
             f"So {near} of {len(found)} anchors are within 10 %, and {count['predicted']} are predicted.",
         ),
         ("papers/anchors.md", f"hybrid memory paper: {summary(others)}."),
-        ("README.md", f"tables share four contexts in one run of {cycles:,} cycles."),
+        ("verification.md", f"tables share four contexts in one run of {cycles:,} cycles."),
         ("verification.md", f"RTL and model refuse the same {refused:,} keys."),
         ("README.md", f"{published:.1f} and {fast:.1f} instead of {slow:.1f} frames a second at 40K."),
     ]

@@ -1,4 +1,4 @@
-"""The comparisons of docs/window.md: what was recorded on the RTL, and what the simulator says."""
+"""The comparisons of docs/run.md: what was recorded on the RTL, and what the simulator says."""
 
 import json
 import re
@@ -18,10 +18,20 @@ from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
 
-PAGE = (ROOT / "docs/window.md").read_text()
-PART = PAGE[PAGE.index("## Which policy suits") : PAGE.index("## Evidence")]
-RECORD = json.loads((ROOT / "docs/results/one_stream.json").read_text())["frames"]
-HEADS = json.loads((ROOT / "docs/results/recall.json").read_text())["runs"][0]["summaries"]
+PAGE = (ROOT / "docs/run.md").read_text()
+RESULTS = ROOT / "docs/results"
+STREAM, DECODER, SIZED = (
+    PAGE[PAGE.index(first) : PAGE.index(behind)]
+    for first, behind in (
+        ("### One stream under", "### A frame under"),
+        ("### The whole decoder", "## Which policy suits"),
+        ("## Which policy suits", "## Limits"),
+    )
+)
+SIZED = " ".join(SIZED.split())
+RECORD = json.loads((RESULTS / "one_stream.json").read_text())["frames"]
+WHOLE = json.loads((RESULTS / "whole_decoder.json").read_text())
+HEADS = json.loads((RESULTS / "recall.json").read_text())["runs"][0]["summaries"]
 
 
 def rows(text: str, name: str) -> list[list[str]]:
@@ -32,35 +42,50 @@ def rows(text: str, name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", RECORD)
 def test_one_stream_on_one_core(name):
-    """The page's first table, and what it says of the runs."""
+    """A row of the table, and the options that the page's command has."""
     r = RECORD[name]
-    cells = rows(PART, name)[0]
-    counts = [f"{r[key]:,}" for key in ("cycles", "loaded", "device", "home")]
-    assert cells[:6] == [*counts, f"{mean(r['errors']):.1f} %", f"{r['errors'][-1]:.1f} %"]
+    cells = rows(STREAM, name)[0]
+    counts = [f"{r[key]:,}" for key in ("programs", "compared", "cycles", "loaded", "device", "home")]
+    assert cells[:8] == [*counts, f"{mean(r['errors']):.1f} %", f"{r['errors'][-1]:.1f} %"]
     assert r["differences"] == 0
-    if name in ("full", "resv", "mosaic"):
-        assert f"{r['compared']:,}" in PART
-        assert f"{r['programs']:,}" in PART
-    else:  # the runs of the page's other table
-        assert f"| 0 | {r['cycles']:,} | {r['loaded']:,} |" in PAGE
-    assert r["command"].split(" -p")[0] in PAGE.replace("codecsight", name)
+    words, first = " ".join(PAGE.replace("\\\n", " ").split()), RECORD["codecsight"]["command"]
+    assert first in words
+    command, _, own = r["command"].partition(" -p ")
+    assert command in words.replace("codecsight", name)
+    assert set(own.split()) - set(first.split()) <= {x for x in own.split() if x.startswith(f"{name}.")}
     entry = 2 * 2 * 3 * 64  # K and V of three heads of 64 numbers in BF16
     assert r["device"] == 2 * entry * r["held"]
+
+
+def test_the_whole_decoder():
+    r = WHOLE["figures"]
+    assert f"    {WHOLE['command']}\n" in DECODER
+    cells = dict(re.findall(r"^\| (.*) \| (.*) \|$", DECODER, re.M))
+    assert list(cells.values())[2:-1] == [
+        f"{r['passes']}, {r['steps']:,}",
+        f"{r['cycles']:,}",
+        f"{r['compared']:,}, {r['differences']}",
+        f'"{r["says"]}"',
+        f'"{r["full_says"]}"',
+        f"{r['opened']:,}, {r['joined']:,}",
+        f"{r['offloaded']:,}, {r['fetched']:,}",
+        f"{r['frames_a_second']} frames a second, {r['tokens_a_second']} generated tokens a second",
+    ]
 
 
 def test_recall_is_what_was_recorded():
     known = {one["variant"]: one["recall"] for one in HEADS}
     for name in ("full", "resv", "streamingllm", "mosaic"):
-        assert rows(PART, name)[0][6] == f"{known[name]:.0%}".replace("%", " %")
+        assert rows(STREAM, name)[0][8] == f"{known[name]:.0%}".replace("%", " %")
     for name in ("hybrid", "codecsight"):
         assert name not in known
-        assert rows(PART, name)[0][6] == "-"
+        assert rows(STREAM, name)[0][8] == "-"
 
 
 def test_full_size_by_the_simulator():
     """Rows of the recorded comparison, simulated again."""
     entries = {"resv": windowed("full"), "streamingllm": windowed("streamingllm")}
-    kept = json.loads((ROOT / "docs/results/simulation.json").read_text())["figures"]["windows"]
+    kept = json.loads((RESULTS / "simulation.json").read_text())["figures"]["windows"]
     for row in compare(EDGE, entries, Decoder(), (10240,), traced(Decoder())):
         assert asdict(row) in kept
 
@@ -72,11 +97,11 @@ def test_mosaic_at_full_size_on_one_core():
     entries = {"mosaic": Entry(Mosaic, params), "full": windowed("full")}
     found = {row.policy: row for row in compare(v, entries, Decoder(), (10240,), traced(Decoder()))}
     one, other = found["mosaic"], found["full"]
-    assert f"take {one.frame:.1f} ms a frame and {one.token:.1f} a token by its" in PART
-    assert f"beside {other.frame:.1f} and {other.token:.1f} of `full`" in PART
+    assert f"take {one.frame:.1f} ms a frame and {one.token:.1f} a token by its" in SIZED
+    assert f"beside {other.frame:.1f} and {other.token:.1f} of `full`" in SIZED
     frame = MosaicPass(v, MosaicDemand(params, WORLD, 10240), Point(10240)).frame()
     clusters, copies = 1e3 * frame.named("assign", "split", "create", "offload"), 1e3 * frame.named("copy")
-    assert f"clusters take {clusters:.1f} ms of the frame, its copies {copies:.1f}." in PART
+    assert f"clusters take {clusters:.1f} ms of the frame, its copies {copies:.1f}." in SIZED
 
 
 def test_mosaic_s_laid_down_figures():
