@@ -70,7 +70,7 @@ def test_site(tmp_path, caplog):
     names = (
         [name.removesuffix(".md") for name in PAGES]
         + [f"datasheets/{u}" for u in ("index", *ALL)]
-        + ["index", "changelog", "contributing"]
+        + ["index", "changelog", "contributing", "recorded"]
     )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
     assert not list(tmp_path.rglob("*.py"))
@@ -80,6 +80,8 @@ def test_site(tmp_path, caplog):
     )
     for page in ("datasheets/kvmu", "integration"):  # a state diagram, and one from a page
         assert '<div class="diagram"><svg id="diagram-' in (tmp_path / f"{page}.html").read_text()
+    for page, shown in {"tables": "all contexts share", "integration": "run_frame", "recorded": "OpenSTA"}.items():
+        assert shown in (tmp_path / f"{page}.html").read_text()  # a docstring, a file, a page made of records
     assert not any('class="mermaid"' in (tmp_path / f"{n}.html").read_text() for n in names)  # the theme would load it
 
 
