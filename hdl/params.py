@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
 from operator import attrgetter
 
 from openvrex.golden.arithmetic.secded import PROTECTIONS
@@ -266,12 +265,12 @@ class KvmuParams:
         own = {f.name: getattr(self, f.name) for f in fields(MapSizes)}
         return MapSizes(**own | {"blocks": blocks or self.blocks})
 
-    @cached_property
+    @property
     def home_bytes(self) -> int:
         """Bytes of an entry at home."""
         return self.map_sizes().home_bytes
 
-    @cached_property
+    @property
     def block_bytes(self) -> int:
         """Bytes of a block."""
         return self.map_sizes().block_bytes

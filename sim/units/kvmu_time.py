@@ -286,8 +286,9 @@ class KvmuTime:
         """First byte and end of a range of blocks in home memory; (0, 0) for an empty set."""
         if r is None:
             return 0, 0
-        start = self.kv.home_base + r.block * self.p.block_bytes
-        return start, start + r.slots * self.p.home_bytes
+        size = self.kv.home_bytes
+        start = self.kv.home_base + r.block * self.p.block_slots * size
+        return start, start + r.slots * size
 
 
 @dataclass
