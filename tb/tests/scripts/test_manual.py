@@ -305,6 +305,19 @@ def test_decisions_are_short_records():
     assert "instead of" in wrong_record(records(whole.replace("Reason", "History"))["A"])
 
 
+def test_a_term_stands_once_and_means_one_thing():
+    """In the glossary, those of docstrings included; what is said instead of a second meaning is a term as well."""
+    rows = re.findall(r"^\| (?!---)(.*?) \| (.*) \|$", TEXTS["glossary.md"], re.M)
+    rows = [row for row in rows if row[0] not in ("unit", "parameter", "term")]
+    names = [re.sub(r"[\[`]|\]?\(.*\)", "", name).strip() for name, _ in rows]  # without links and names of parameters
+    terms = [term for name in names for term in name.split(", ")]
+    assert len(terms) > 50
+    assert not {term for term in terms if terms.count(term) > 1}
+    assert not [name for name, meaning in rows if re.search(r"\b1\. .*\b2\. ", meaning)]
+    said = {word for _, meaning in rows for word in re.findall(r"[Ff]or [^.|]*?\bsay \"([^\"]*)\"", meaning)}
+    assert said - {"refreshed I-frame", "coverage bin"} <= set(terms)
+
+
 def test_the_readme_draws_figures_of_the_evaluation():
     """Its lines are times of a frame in the table of `vrex papers policies`, which a page holds."""
     lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
