@@ -216,7 +216,7 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
     area = Section(
         "Area",
         "Gate equivalents (GE: one NAND2) with the project's embedded library, cells only, and what the logic would "
-        f"take at {NODE} nm (docs/area.md has the interval). Memories stand beside the logic.",
+        f"take at {NODE} nm (docs/size.md has the interval). Memories stand beside the logic.",
         ["unit", "combinational, GE", "registers, GE", "logic, GE", f"logic at {NODE} nm, µm²", "memories, bit"],
         [
             [

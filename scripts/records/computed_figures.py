@@ -6,7 +6,7 @@ from collections.abc import Callable
 from openvrex.golden.function_params import ReSVParams, described
 from openvrex.hdl.docstrings import parse, prose
 from openvrex.hdl.emit import unit_class
-from openvrex.hdl.params import KvmuParams, preset
+from openvrex.hdl.params import KvmuParams
 from openvrex.papers.evaluation.other_papers import branch_share
 from openvrex.scripts.pages.markdown import table
 from openvrex.sim.system.workload import Decoder
@@ -57,11 +57,6 @@ BLOCKS: dict[str, Callable[[dict], str]] = {"units": units, "terms": terms}
 
 def cited() -> list[tuple[str, str]]:
     """Page and text, for each sentence or part of one that has such figures."""
-    layout = preset("core").core.dre.layout()
     return [
-        (
-            "integration.md",
-            f"a table has {layout.table_bytes:,} bytes and the pool {layout.pool_bytes:,}.",
-        ),
         ("papers/evaluation.md", f"with Mamba's sizes {100 * branch_share(Decoder()):.1f} % of a layer's MACs"),
     ]

@@ -247,7 +247,6 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "engines": engines,
     "policies": policies,
     "stages": stages,
-    "homes": homes,
     "home": home,
     "windows": windows,
     "frames": frames,
@@ -256,7 +255,6 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "latencies": latencies,
     "verdicts": verdicts,
     "texts": texts,
-    **{name: memory(k) for k, name in enumerate(("dram", "dram-mixed", "pcie", "ssd"))},
 }
 
 
@@ -269,7 +267,10 @@ def cited(known: dict) -> list[tuple[str, str]]:
     found, others = evaluated(known)
     count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
     near = sum(count[v] for v in AGREE)
+    links, drive = ({tuple(row[:2]): row for row in known["memories"][k]["rows"]} for k in (2, 3))
     return [
+        ("simulator.md", f"PCIe 3.0 x4 carries at most {links['pcie3x4', 'read'][-1]} GB/s of payload"),
+        ("simulator.md", "of 512 bytes come at {} GB/s, blocks of eight at {},".format(*drive["pcie3x4", "256"][2:4])),
         *(("run.md", line) for line in _window_sentences(known)),
         (
             "limits.md",

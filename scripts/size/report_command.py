@@ -156,7 +156,7 @@ def _areas(areas: dict[str, flow.Area]) -> list[Section]:
     third = Section(
         "Table III",
         "Area in 14 nm and share of the core: the paper's, and ours through the embedded library and the documented "
-        "step from gate equivalents to a node, with its uncertainty (docs/area.md).",
+        "step from gate equivalents to a node, with its uncertainty (docs/size.md).",
         ["unit", "paper, mm²", "of its core, %", "ours, mm²", "low to high, mm²", "of our core, %"],
         body,
     )

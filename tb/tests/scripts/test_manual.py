@@ -47,6 +47,7 @@ FILE = re.compile(
     r"`((?:golden|hdl|sim|tb|synth|scripts|papers|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
 )
 RECORD_WORDS = 120  # of a decision record
+MANUAL_WORDS = 40_000  # of all pages but those on papers and the archive
 NEWCOMERS = 20  # records on the page that a newcomer reads
 ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
 
@@ -70,7 +71,7 @@ def test_site(tmp_path, caplog):
     names = (
         [name.removesuffix(".md") for name in PAGES]
         + [f"datasheets/{u}" for u in ("index", *ALL)]
-        + ["index", "changelog", "contributing"]
+        + ["index", "changelog", "contributing", "recorded"]
     )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
     assert not list(tmp_path.rglob("*.py"))
@@ -80,7 +81,16 @@ def test_site(tmp_path, caplog):
     )
     for page in ("datasheets/kvmu", "integration"):  # a state diagram, and one from a page
         assert '<div class="diagram"><svg id="diagram-' in (tmp_path / f"{page}.html").read_text()
+    for page, shown in {"tables": "all contexts share", "integration": "run_frame", "recorded": "OpenSTA"}.items():
+        assert shown in (tmp_path / f"{page}.html").read_text()  # a docstring, a file, a page made of records
     assert not any('class="mermaid"' in (tmp_path / f"{n}.html").read_text() for n in names)  # the theme would load it
+
+
+def test_the_manual_is_short():
+    """A page that grows takes its words from another one. The changelog is no page to read."""
+    counts = {name: len(text.split()) for name, text in TEXTS.items() if not name.startswith(("papers/", "archive/"))}
+    del counts["CHANGELOG.md"]
+    assert sum(counts.values()) <= MANUAL_WORDS, sorted(counts.items(), key=lambda page: -page[1])
 
 
 def test_a_broken_page_is_an_error(tmp_path, caplog):

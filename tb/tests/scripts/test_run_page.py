@@ -102,19 +102,3 @@ def test_mosaic_at_full_size_on_one_core():
     frame = MosaicPass(v, MosaicDemand(params, WORLD, 10240), Point(10240)).frame()
     clusters, copies = 1e3 * frame.named("assign", "split", "create", "offload"), 1e3 * frame.named("copy")
     assert f"clusters take {clusters:.1f} ms of the frame, its copies {copies:.1f}." in SIZED
-
-
-def test_mosaic_s_laid_down_figures():
-    """The simulator's page has them all."""
-    page = (ROOT / "docs/simulator.md").read_text()
-    part = page[page.index("### Mosaic's programs") : page.index("## DRAM")]
-    h = WORLD
-    for cells in (
-        f"| {h.split:.2%}, {h.deferred:.2%} |".replace("%", " %"),
-        f"| {h.members}, {h.rounds} |",
-        f"| {h.together} |",
-        f"| {h.cluster}, {h.visual}, {h.opened:.2%} |".replace("%", " %"),
-        f"| {h.over} |",
-        f"| {h.covered:.1%} |".replace("%", " %"),
-    ):
-        assert cells in part

@@ -281,7 +281,7 @@ def small_models(monkeypatch):
     monkeypatch.setattr(decoder.Decoder, "_read", staticmethod(small_weights))
     monkeypatch.setattr(decoder, "N_LAYERS", 2)
     monkeypatch.setattr(vision, "VisionEncoder", FakeEncoder)
-    monkeypatch.setattr(trace, "source", lambda model: {"package": model[0], "sha256": ""})
+    monkeypatch.setattr(trace_recorder, "source", lambda model: {"package": model[0], "sha256": ""})
 
 
 def test_recording_marks_its_segments(small, small_models):

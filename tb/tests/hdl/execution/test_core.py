@@ -319,7 +319,7 @@ def test_centred_hash_bits_are_those_of_the_hasher(shape, how):
 
 @pytest.mark.parametrize("shape", [GROUPS, ONE])
 def test_what_centring_costs(shape):
-    """As docs/stages.md says, for `tiles` words of a token's products and `many` of a pass's."""
+    """Instructions and words of `hash`, for `tiles` words of a token's products and `many` of a pass's."""
     one, other = (host(np.random.default_rng(1), shape, centre=c).plans[0] for c in (True, False))
     tiles, many = 4, 4 * shape.tokens
     for clusters, issued, words in ((0, 7 + (many > tiles), 2 * many + 2 * tiles), (5, 4, many + tiles)):
