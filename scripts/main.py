@@ -32,7 +32,7 @@ PANELS = {
     "Build hardware": ("generation.presets", "generation.generate", "generation.ip", "generation.asm"),
     "Check hardware": ("check.verify",),
     "Estimate area, timing and power": ("size.sweep", "size.report"),
-    "Run and simulate models": ("run.trace", "run.run", "run.answer"),
+    "Run and simulate models": ("run.trace", "run.answer"),
     "For readers of the papers, and engineers of OpenVRex": (),
 }
 # A group of commands -> its panel, what it is for, its folder, its commands.
@@ -42,6 +42,12 @@ GROUPS = {
         "Estimate area, clock and power of units, also on an FPGA.",
         "scripts.size",
         ("area", "timing", "power", "fpga", "table3", "libraries"),
+    ),
+    "run": (
+        "Run and simulate models",
+        "Run decoder layers on the RTL of a core.",
+        "scripts.run",
+        ("resv", "windows", "mosaic"),
     ),
     "simulate": (
         "Run and simulate models",

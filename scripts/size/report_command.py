@@ -276,7 +276,7 @@ def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:
 
 def _ran(folder: Path) -> list[Section]:
     """The sections of a run on the RTL."""
-    from openvrex.scripts.run.run_command import load  # of the extra `models`, as the run was
+    from openvrex.scripts.run.run_folder import load  # of the extra `models`, as the run was
 
     return load(folder)
 

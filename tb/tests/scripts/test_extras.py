@@ -17,7 +17,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 CASES = {
     "": (
         ["presets --json", "generate hcu --preset tiny -o {}/hcu", "ip dre_ip --preset tiny -o {}/ip", "asm --help"],
-        {"verify": "verify", "dev mutate": "papers", "sweep": "size", "run": "models", "papers demo": "papers"},
+        {"verify": "verify", "dev mutate": "papers", "sweep": "size", "run resv": "models", "papers demo": "papers"},
     ),
     "verify": (["verify --help", "size area --help", "dev prove --help", "dev mutate --help"], {"report": "size"}),
     "size": (["sweep --help", "report --help", "size power --help"], {"answer": "models"}),

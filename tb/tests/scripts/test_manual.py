@@ -30,8 +30,8 @@ from openvrex.hdl.ports import ports
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
-from openvrex.scripts.run import mosaic_run, run_command
-from openvrex.scripts.run.window_run import Asked, split
+from openvrex.scripts.run import mosaic_command
+from openvrex.scripts.run.windows_command import Asked, split
 from openvrex.tb.library.runner import BUILD, ROOT
 from typer.main import get_command
 
@@ -198,13 +198,13 @@ def wrong(line: str) -> str:
     try:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
-            policy, rest, owned = given.get("policy") or "", given["param"] or [], {}
+            policy, rest, owned = given.get("policy") or name, given["param"] or [], {}
             for one in WINDOWED if policy == "all" else policy.split(","):  # --policy takes parameters of both
                 owned[one], rest = split(one, rest)
             core = override(preset(base), rest).core
             for one, own in owned.items():
-                if own and one == run_command.MOSAIC:
-                    mosaic_run.Asked(own, "", Options(), 1, 0).entry(core)
+                if own and one == "mosaic":
+                    mosaic_command.Asked(own, "", Options(), 1, 0).entry(core)
                 elif own:
                     Asked(one, own, "", Options(), 1, 0).entry(core)
     except ParamError as e:

@@ -1,4 +1,4 @@
-"""`vrex run --policy mosaic`: Mosaic on the RTL of a core; every byte, cycle and decision, resumption, messages."""
+"""`vrex run mosaic`: Mosaic on the RTL of a core; every byte, cycle and decision, resumption, messages."""
 
 import json
 from contextlib import nullcontext
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from distributed import Client
 from openvrex.scripts.main import app
-from openvrex.scripts.run import mosaic_run, run_command, window_run
+from openvrex.scripts.run import mosaic_command, run_folder, windows_command
 from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.mosaic_stream import EVENTS
@@ -23,7 +23,7 @@ OWN += ("semantic.small=0.3", "semantic.large=0.5", "semantic.rate=4")
 
 
 def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", "--policy", "mosaic", *map(str, words)])
+    return CliRunner().invoke(app, ["run", "mosaic", *map(str, words)])
 
 
 def given(assignments, prefix: str = "") -> list[str]:
@@ -41,7 +41,7 @@ def small(monkeypatch):
         source = {"stream": video, "depth": options.depth}
         return SimpleNamespace(segments=segments[:-1], decoder=decoder, source=source, fallbacks=["is small"])
 
-    monkeypatch.setattr(window_run, "DecoderStream", stream)
+    monkeypatch.setattr(windows_command, "DecoderStream", stream)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
         monkeypatch.setattr(dask_run, "cluster", lambda *where: nullcontext(own))
         yield
@@ -72,7 +72,7 @@ def test_mosaic_on_the_rtl(small, tmp_path, core):
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden, and every decision that of the policy." in page
-    assert [s.title for s in run_command.load(tmp_path)] == ["mosaic on the RTL", "Programs", "Events"]
+    assert [s.title for s in run_folder.load(tmp_path)] == ["mosaic on the RTL", "Programs", "Events"]
 
     # The same once more: nothing runs again, and the policy decides the same on what golden left. Then one is repeated.
     before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
@@ -86,11 +86,11 @@ def test_mosaic_on_the_rtl(small, tmp_path, core):
 
 def test_events_that_never_happened_are_told():
     result = {"events": dict.fromkeys(EVENTS, 1) | {"split": 0, "covered": 0}}
-    assert mosaic_run.missing(result) == [
+    assert mosaic_command.missing(result) == [
         "mosaic: nothing was split or covered in this stream: more --frames, a smaller window or thresholds "
         "(-p mosaic.NAME=VALUE) show it"
     ]
-    assert not mosaic_run.missing({"events": dict.fromkeys(EVENTS, 1)})
+    assert not mosaic_command.missing({"events": dict.fromkeys(EVENTS, 1)})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_events_that_never_happened_are_told():
         (["-p", "mosaic.arithmetic=float"], "arithmetic='float': must be hardware: the core decides"),
         (["-p", "mosaic.prefetch=input"], "prefetch='input': must be one of none, query"),
         (["-p", "mosaic.tau=1"], "parameter='tau': unknown; valid: ratio, breadth"),
-        (["--ahead"], "--ahead: has no effect with --policy mosaic: leave it out"),
+        (["--ahead"], "No such option: --ahead"),
     ],
 )
 def test_bad_input_is_one_line(words, why, tmp_path):
@@ -128,7 +128,7 @@ def test_two_layers_of_the_real_decoder(tmp_path):
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]
-    assert not mosaic_run.missing(result)
+    assert not mosaic_command.missing(result)
     for one in result["blocks"]:
         assert one["cycles"] == one["predicted"]
         assert one["error"] < 0.2

@@ -1,0 +1,18 @@
+"""The folder of any `vrex run`, read for a report."""
+
+import json
+from pathlib import Path
+
+from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.run import mosaic_command, resv_command, windows_command
+
+
+def load(folder: Path) -> list[Section]:
+    """The sections of the run in a folder of `vrex run`. Raises `ValueError` for any other folder."""
+    try:
+        result = json.loads((folder / resv_command.RESULT).read_text())
+        if "policy" not in result:
+            return resv_command.told(folder, result)
+        return (mosaic_command if result["policy"] == "mosaic" else windows_command).sections(result)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
+        raise ValueError(f"run={folder}: not a folder that `vrex run` wrote ({e})") from None
