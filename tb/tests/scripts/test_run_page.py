@@ -71,6 +71,18 @@ def test_the_whole_decoder():
         f"{r['offloaded']:,}, {r['fetched']:,}",
         f"{r['frames_a_second']} frames a second, {r['tokens_a_second']} generated tokens a second",
     ]
+    large, head, choice = r["shares"].values()
+    said = f"take {large:.0f} % of the cycles, the head {head:.0f} %, hash, rank and select {choice:.0f} %."
+    assert said in " ".join(DECODER.split())
+
+
+def test_mosaic_s_programs_that_steer_themselves():
+    r, words = json.loads((RESULTS / "mosaic_stream.json").read_text()), " ".join(PAGE.replace("\\\n", " ").split())
+    plain, steered = r["plain"], r["lxe.to_register"]
+    assert r["command"] in words
+    more = steered["cycles"] / plain["cycles"] - 1
+    said = f"{plain['programs']} programs and {plain['readings']} host readings become {steered['programs']} and"
+    assert f"{said} {steered['readings']}, for {more:.1%} more cycles".replace("%", " %") in words
 
 
 def test_recall_is_what_was_recorded():
