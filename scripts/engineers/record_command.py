@@ -76,8 +76,8 @@ def command(
 
 
 def load() -> dict[str, dict]:
-    """The recorded figures of each result."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in MEASURED}
+    """The recorded figures of each result, and of the campaigns on each block."""
+    return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in (*MEASURED, "blocks")}
 
 
 def measure(result: Result) -> dict:

@@ -152,8 +152,8 @@ def test_waveforms_show_what_golden_says():
     clusters = [(o["cluster"], o["empty"]) for o in beats["cluster_set"]["o"]]
     assert clusters == [(1, 0), (6, 0), (8, 0), (9, 0), (0, 1)]
 
-    names = ("n_ctx", "clusters", "block_slots", "recent", "entry_bytes", "boundary")
-    kv = KvMap(**{name: getattr(dre.kvmu, name) for name in names}, **SCENARIOS["kvmu"].ports)
+    ports = dict(SCENARIOS["kvmu"].ports)
+    kv = KvMap(dre.kvmu.map_sizes(ports.pop("blocks", 0)), **ports)
     placed = [kv.append(0, a["cluster"]) for a in put["kvmu"]["a"]]
     shown = [(w["device"], w["home"]) for w in beats["kvmu"]["w"]]
     assert shown == [(w.device, w.home) for w in placed[-len(shown) :]]
