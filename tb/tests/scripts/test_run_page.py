@@ -51,7 +51,7 @@ def test_one_stream_on_one_core(name):
     words, first = " ".join(PAGE.replace("\\\n", " ").split()), RECORD["codecsight"]["command"]
     assert first in words
     command, _, own = r["command"].partition(" -p ")
-    assert command in words.replace("windows codecsight", "mosaic" if name == "mosaic" else f"windows {name}")
+    assert command in words.replace("windows codecsight", name if name == "mosaic" else f"windows {name}")
     assert set(own.split()) - set(first.split()) <= {x for x in own.split() if x.startswith(f"{name}.")}
     entry = 2 * 2 * 3 * 64  # K and V of three heads of 64 numbers in BF16
     assert r["device"] == 2 * entry * r["held"]
@@ -71,6 +71,18 @@ def test_the_whole_decoder():
         f"{r['offloaded']:,}, {r['fetched']:,}",
         f"{r['frames_a_second']} frames a second, {r['tokens_a_second']} generated tokens a second",
     ]
+    large, head, choice = r["shares"].values()
+    said = f"take {large:.0f} % of the cycles, the head {head:.0f} %, hash, rank and select {choice:.0f} %."
+    assert said in " ".join(DECODER.split())
+
+
+def test_mosaic_s_programs_that_steer_themselves():
+    r, words = json.loads((RESULTS / "mosaic_stream.json").read_text()), " ".join(PAGE.replace("\\\n", " ").split())
+    plain, steered = r["plain"], r["lxe.to_register"]
+    assert r["command"] in words
+    more = steered["cycles"] / plain["cycles"] - 1
+    said = f"{plain['programs']} programs and {plain['readings']} host readings become {steered['programs']} and"
+    assert f"{said} {steered['readings']}, for {more:.1%} more cycles".replace("%", " %") in words
 
 
 def test_recall_is_what_was_recorded():
