@@ -2,8 +2,9 @@
 
 from dataclasses import fields
 
+from amaranth import Value
 from amaranth.lib import data
-from openvrex.golden.arithmetic.vector import SCALARS, Instruction, Swap
+from openvrex.golden.arithmetic.vector import SCALARS, Instruction, Op, Source, Swap
 from openvrex.golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
 from openvrex.hdl.params import CoreParams, VpeParams, bits_for
 
@@ -85,6 +86,16 @@ def dre_layout(p: CoreParams) -> data.StructLayout:
 def set_layout() -> data.StructLayout:
     """A pulse: R[to] = data."""
     return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})
+
+
+def picks(i: data.View) -> Value:
+    """Whether an instruction of the VPE picks one of its operands and so has no operand b: MAX or MIN."""
+    return (i.op == Op.MAX) | (i.op == Op.MIN)
+
+
+def takes_words(i: data.View, picks: Value) -> Value:
+    """Whether an instruction of the VPE, if it is no STORE, takes words of the stream. picks : as of the function."""
+    return (i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~picks)
 
 
 def instruction_layout(p: VpeParams) -> data.StructLayout:

@@ -26,6 +26,8 @@ from openvrex.golden.function_params import (
 )
 from openvrex.golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, LxeFormat, Opcode
 from openvrex.golden.retrieval import kv4
+from openvrex.golden.retrieval.dre_model import DreSizes
+from openvrex.golden.retrieval.kvmap import MapSizes
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
 # Fields that hold parameters of their own.
@@ -246,8 +248,7 @@ class KvmuParams:
 
     def __post_init__(self):
         check_parameters(self)
-        if self.kv4_group:
-            kv4.check_group(self.kv4_group, self.entry_bytes // 2, "an entry")
+        self.map_sizes()
         few = f"must be at least count_lanes = {self.count_lanes}: a read is whole words"
         check(self.read_counts >= self.count_lanes, "read_counts", self.read_counts, few)
         whole = f"must be a multiple of read_counts = {self.read_counts}: the WTU has room for whole reads"
@@ -259,15 +260,20 @@ class KvmuParams:
         few = f"cannot address rings of {top} bytes in all: raise it, or lower n_ctx, recent or entry_bytes"
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
 
+    def map_sizes(self, blocks: int = 0) -> MapSizes:
+        """Sizes of the KV memory map, with a pool of so many blocks, the most if not given."""
+        own = {f.name: getattr(self, f.name) for f in fields(MapSizes)}
+        return MapSizes(**own | {"blocks": blocks or self.blocks})
+
     @property
     def home_bytes(self) -> int:
         """Bytes of an entry at home."""
-        return self.entry_bytes // (kv4.RATIO if self.kv4_group else 1)
+        return self.map_sizes().home_bytes
 
     @property
     def block_bytes(self) -> int:
         """Bytes of a block."""
-        return self.block_slots * self.home_bytes
+        return self.map_sizes().block_bytes
 
     @property
     def cluster_bits(self) -> int:
@@ -355,6 +361,14 @@ class DreParams:
             beat=t.bus_bytes,
             burst=t.burst_bytes,
         )
+
+    def sizes(self, blocks: int = 0) -> DreSizes:
+        """What golden models and hosts must know of this hardware; its pool has so many blocks, the most if not given.
+
+        Raises `ParamError` as `layout` does.
+        """
+        w = self.wtu
+        return DreSizes(self.kvmu.map_sizes(blocks), self.layout(), self.hcu.frame, w.readings, w.counts, w.budget)
 
     def function(self) -> ReSVParams:
         """The function parameters that this hardware fixes; the others are those of its reading."""

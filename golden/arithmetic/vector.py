@@ -65,6 +65,10 @@ class VectorFormat:
         """Whether a value of `Post` is a function of the rounded result."""
         return post >= (Post.EXPM1 if self.hybrid else Post.EXP)
 
+    def scores(self, i: "Instruction") -> bool:
+        """Whether the results of an instruction are score codes."""
+        return bool(i.code) and self.is_function(i.post)
+
 
 class Op(IntEnum):
     """Operation of an instruction."""
@@ -73,6 +77,9 @@ class Op(IntEnum):
     MAX = 1  # the larger of a and c
     MIN = 2  # the smaller of a and c
     STORE = 3  # sends words of a bank to the output
+
+
+OPERANDS = {Op.FMA: "abc", Op.MAX: "ac", Op.MIN: "ac", Op.STORE: ""}  # that an operation takes
 
 
 class Source(IntEnum):
@@ -207,10 +214,58 @@ class Instruction:
     scalar_d: int = 0
     format: int = Format.WIDE
 
+    def source(self, name: str) -> int | None:
+        """Source of operand `name`; None if the operation does not take it."""
+        return getattr(self, name) if name in OPERANDS[Op(self.op)] else None
+
     @property
     def streams(self) -> bool:
         """Whether the instruction takes one word of the input stream for each of its words."""
-        return self.op != Op.STORE and Source.STREAM in (self.a, self.b if self.op == Op.FMA else None)
+        return Source.STREAM in (self.source("a"), self.source("b"))
+
+    @property
+    def scalars(self) -> list[int]:
+        """Registers that its operands come from."""
+        return [getattr(self, f"scalar_{name}") for name in "abc" if self.source(name) == Source.SCALAR]
+
+    @property
+    def into(self) -> list[int]:
+        """Numbers of the banks that it writes."""
+        return [bank for bank in range(3) if self.write >> bank & 1]
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Of a STORE: the number of the bank that it reads, and the address of its first word."""
+        return (2, self.addr_c) if self.format == Format.WIDE else (1, self.addr_b)
+
+    @property
+    def flips(self) -> int:
+        """Bits of operand b's address that its exchange flips."""
+        return 1 << self.swap - Swap.HALF - 1 if self.swap > Swap.HALF else 0
+
+    def places(self, depth: int) -> list[tuple[int, np.ndarray]]:
+        """The bank and the addresses of each operand from BANK, a row for each."""
+        out = []
+        for bank, name in enumerate("abc"):
+            if self.source(name) == Source.BANK:
+                span = (1 << getattr(self, f"span_{name}")) - 1
+                at = getattr(self, f"addr_{name}") + (np.arange(self.words + 1) & span)
+                out.append((bank, (at ^ self.flips * (bank == 1)) & depth - 1))
+        return out
+
+    def results(self, depth: int) -> np.ndarray:
+        """The addresses of its results."""
+        return (self.addr_d + np.arange(self.words + 1)) & depth - 1
+
+    def store_places(self, depth: int) -> tuple[int, np.ndarray]:
+        """Of a STORE: the bank and the addresses of its words."""
+        bank, at = self.stored
+        return bank, (at + np.arange(self.words + 1)) & depth - 1
+
+    def partners(self, n: int) -> np.ndarray:
+        """The lane of operand b from a bank that each of `n` lanes takes."""
+        distances: dict[int, int] = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}
+        return np.arange(n) ^ min(distances.get(self.swap, 0), n - 1)
 
 
 class Step(NamedTuple):
@@ -322,13 +377,10 @@ class Machine:
             else:
                 self._compute(i, words)
 
-    def _words(self, addr: int, span: int, count: int) -> np.ndarray:
-        return (addr + (np.arange(count) & (1 << span) - 1)) & self.fmt.depth - 1
-
     def _store(self, i: Instruction) -> Iterator[Output]:
-        wide = i.format == Format.WIDE
-        for w, at in enumerate(self._words(i.addr_c if wide else i.addr_b, FOREVER, i.words + 1)):
-            bits = self.banks[2][at].copy() if wide else self.banks[1][at] >> 16
+        bank, places = i.store_places(self.fmt.depth)
+        for w, at in enumerate(places):
+            bits = self.banks[bank][at].copy() if i.format == Format.WIDE else self.banks[bank][at] >> 16
             if i.format >= Format.SIGN:
                 bits = ((bits < 0x8000) & (bits >= 0x80) & (bits <= 0x7F80)).astype(np.uint32)
             last = int(w == i.words)
@@ -336,41 +388,37 @@ class Machine:
 
     def _compute(self, i: Instruction, came: np.ndarray | None) -> None:
         n, count = self.fmt.n, i.words + 1
-        a_at, b_at, c_at = (self._words(getattr(i, f"addr_{x}"), getattr(i, f"span_{x}"), count) for x in "abc")
-        if i.swap > Swap.HALF:
-            b_at = (b_at ^ 1 << i.swap - 3) & self.fmt.depth - 1
-        d_at = (i.addr_d + np.arange(count)) & self.fmt.depth - 1
+        places, d_at = dict(i.places(self.fmt.depth)), i.results(self.fmt.depth)
         stream: np.ndarray = np.zeros((count, n), np.uint32)
         if i.streams:
             assert came is not None, "an instruction that reads the stream needs the words of its step"
             stream = came.astype(np.uint32) << (0 if i.wide else 16)
         scalars = self.scalars.view(np.uint32).copy()
 
-        def operand(source: int, bank: int, at: np.ndarray, register: int, immediate: int) -> np.ndarray:
-            if source == Source.BANK:
-                return self.banks[bank][at]
+        def operand(bank: int) -> np.ndarray:
+            name = "abc"[bank]
+            source = i.source(name)
+            if bank in places:
+                return self.banks[bank][places[bank][part]]
             if source == Source.STREAM and bank < 2:
                 return stream[part]
-            return np.full((len(at), n), scalars[register] if source == Source.SCALAR else immediate << 16, np.uint32)
+            one = scalars[getattr(i, f"scalar_{name}")] if source == Source.SCALAR else getattr(i, f"imm_{name}") << 16
+            return np.full((len(d_at[part]), n), one, np.uint32)
 
-        b_source = i.b if i.op == Op.FMA else Source.IMMEDIATE
         # Word by word if a word reads the result of an earlier one, otherwise all words at once.
-        operands = ((a_at, i.a, Bank.A), (b_at, b_source, Bank.B), (c_at, i.c, Bank.C))
-        reads = [at for at, source, bank in operands if source == Source.BANK and i.write & bank]
+        reads = [at for bank, at in places.items() if bank in i.into]
         chained = any(np.triu(d_at[:, None] == at[None], 1).any() for at in reads)
         parts = [slice(w, w + 1) for w in range(count)] if chained else [slice(0, count)]
         result = np.zeros((count, n), np.uint32)
-        distance = 1 if i.swap == Swap.NEIGHBOUR else n // 2 if i.swap == Swap.HALF else 0
         for part in parts:
-            a = operand(i.a, 0, a_at[part], i.scalar_a, i.imm_a) ^ np.uint32(i.negate_a << 31)
-            b = operand(b_source, 1, b_at[part], i.scalar_b, i.imm_b)
-            c = operand(i.c, 2, c_at[part], i.scalar_c, i.imm_c) ^ np.uint32(i.negate_c << 31)
-            if b_source == Source.BANK:
-                b = b[:, np.arange(n) ^ min(distance, n - 1)]
+            a = operand(0) ^ np.uint32(i.negate_a << 31)
+            b = operand(1)
+            c = operand(2) ^ np.uint32(i.negate_c << 31)
+            if 1 in places:
+                b = b[:, i.partners(n)]
             result[part] = self._lanes(i, a.view(np.float32), b, c.view(np.float32))
-            for bank in range(3):
-                if i.write >> bank & 1:
-                    self.banks[bank][d_at[part]] = result[part]
+            for bank in i.into:
+                self.banks[bank][d_at[part]] = result[part]
         self._reduce(i, result)
 
     def _lanes(self, i: Instruction, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -383,16 +431,12 @@ class Machine:
         half = to_bf16(y)
         if self.fmt.is_function(i.post):
             half = FUNCTIONS[Post(i.post)](half)
-            if i.code:
+            if self.fmt.scores(i):
                 return elementwise.score_code(half, self.fmt.score).astype(np.uint32) << 16
         return half.view(np.uint16).astype(np.uint32) << 16
 
     def _reduce(self, i: Instruction, result: np.ndarray) -> None:
-        rows = (
-            [*result[:-1], result[-1, : i.keep + 1]]
-            if not (i.code and self.fmt.is_function(i.post))
-            else [result[0, :0]]
-        )
+        rows = [result[0, :0]] if self.fmt.scores(i) else [*result[:-1], result[-1, : i.keep + 1]]
         if i.reduce == Reduce.MAX:
             top = max(order(row.view(np.float32)).max(initial=0) for row in rows)
             bits = 0x7FC00000 if top == 0 else top & 0x7FFFFFFF if top >> 31 else ~top

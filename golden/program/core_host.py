@@ -4,21 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from openvrex.golden.function_params import ReSVParams, check
-from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.lxe_model import Memory, Region, Result
-from openvrex.golden.retrieval import kv4
-from openvrex.golden.retrieval.dre_model import DreModel
-from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.table_image import TableMemory
-from openvrex.golden.retrieval.table_layout import Item, TableLayout
-
-
-def check_centre(r: RetrievalShape, params: ReSVParams) -> None:
-    """Raise `ParamError` unless a layer's program hashes keys as the parameters of the retrieval say."""
-    check(r.centre == params.centre, "centre", r.centre, f"must be {params.centre}, as in the retrieval's parameters")
+from openvrex.golden.retrieval.table_layout import Item
 
 
 class CoreHost:
@@ -28,17 +21,11 @@ class CoreHost:
     layers : weights of each layer as `golden.inputs.decoder` keeps them
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
     params : parameters of the retrieval
-    layout : of the tables in memory
-    blocks : blocks of home memory
-    counts : token counts that the WTU holds; None: any number
-    boundary : bytes; a burst does not cross a multiple of it
-    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
-    budgets : the WTU has budgets of tokens
-    n_ctx : contexts that the DRE can name; memory holds the tables of those up to the highest that a plan names
+    sizes : of the DRE; memory holds the tables of the contexts up to the highest that a plan names
 
     `begin` writes the inputs of a pass. `run` executes a layer, or some of its stages, on what is in memory. Raises
     `ParamError` where a layer prefetches for a layer that does not expect it, or the other way round, and where plans
-    and `params` differ in `centre`.
+    and engine differ.
     """
 
     def __init__(
@@ -47,16 +34,9 @@ class CoreHost:
         layers: Sequence[dict[str, np.ndarray]],
         planes: Sequence[np.ndarray],
         params: ReSVParams,
-        *,
-        layout: TableLayout,
-        blocks: int,
-        counts: int | None = None,
-        boundary: int = 4096,
-        kv4_group: int = 0,
-        budgets: bool = False,
-        n_ctx: int,
+        sizes: DreSizes,
     ):
-        self.plans, self.blocks = list(plans), blocks
+        self.plans, self.blocks = list(plans), sizes.map.blocks
         p = plans[0]
         s = p.shape
         size = s.entry * 2
@@ -73,13 +53,14 @@ class CoreHost:
         region("work", p.work.size)
         self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
         contexts = 1 + max(plan.retrieval.ctx for plan in self.plans)
-        self.table_base = region("tables", layout.address(Item.LEVEL, contexts))
+        self.table_base = region("tables", sizes.layout.address(Item.LEVEL, contexts))
         self.device_base = region("rings", contexts * s.recent * size)
-        self.home_base = region("home", blocks * layout.block_slots * (size // (kv4.RATIO if kv4_group else 1)))
+        self.home_base = region("home", self.blocks * sizes.map.block_bytes)
         ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
-            check_centre(r, params)
+            r.check_engine(sizes, params)
+            n_ctx = sizes.map.n_ctx
             check(r.ctx < n_ctx, "n_ctx", n_ctx, f"must be above the context {r.ctx} of layer {i}")
             if r.fetched or ahead >= 0:
                 ok = r.fetched and ahead == r.ctx
@@ -87,23 +68,12 @@ class CoreHost:
                 check(ok, "ahead", ahead, f"{reason}, fetched={r.fetched}: set both, or neither")
             ahead = r.ahead
         check(ahead < 0, "ahead", ahead, "must be -1 in the last layer, which has no layer to fetch for")
-        kv = KvMap(
-            clusters=params.max_clusters,
-            blocks=blocks,
-            block_slots=layout.block_slots,
-            recent=s.recent,
-            entry_bytes=size,
-            boundary=boundary,
-            kv4_group=kv4_group,
-            n_ctx=contexts,
-            device_base=self.device_base,
-            home_base=self.home_base,
-        )
-        self.core = Core(p.fmt, Memory(regions), DreModel(params, kv, p.retrieval.readings, counts, budgets))
+        dre = sizes.model(params, contexts, self.device_base, self.home_base)
+        self.core = Core(p.fmt, Memory(regions), dre)
         self.memory = self.core.memory
         region_of_tables = self.memory.region(self.table_base, 1)
         region_of_tables.written = None
-        self.tables = TableMemory(layout, self.core.dre, region_of_tables.data)
+        self.tables = TableMemory(sizes.layout, self.core.dre, region_of_tables.data)
         for i, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
             packed = plan.pack(layer) | {"hash_weight": plan.planes(hyperplanes)} | plan.constants()
             for name, x in packed.items():

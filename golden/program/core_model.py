@@ -144,7 +144,7 @@ class Core(Lxe):
 
     def _move(self, move: Move) -> None:
         """Send an entry home, packed if homes are."""
-        group = self.dre.kv.kv4_group
+        group = self.dre.kv.sizes.kv4_group
         if group:
             data, known = self.memory.words(move.src, 1, move.bytes, 0)
             packed = kv4.pack(data[0].view(np.uint16), group)
@@ -155,7 +155,7 @@ class Core(Lxe):
 
     def _bring(self, burst: Burst, at: int) -> int:
         """Copy a burst of entries to the device, expanded if homes are packed; returns the bytes written there."""
-        group = self.dre.kv.kv4_group
+        group = self.dre.kv.sizes.kv4_group
         if not group:
             self._copy(burst.addr, at, burst.bytes)
             return burst.bytes

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from openvrex.golden.arithmetic.vector import Format, Op
+from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
@@ -481,14 +481,13 @@ class _Playback:
 
     def _vector(self, i: Issue) -> Iterator[None]:
         v, knows = i.vector, self.knows[Engine.VECTOR]
-        top, count = self.fmt.depth - 1, i["words"]
+        count = i["words"]
         if v.op == Op.STORE:
-            bank, addr = (2, v.addr_c) if v.format == Format.WIDE else (1, v.addr_b)
-            carried = np.maximum(self.tags[bank, addr + np.arange(count) & top], knows)
+            carried = np.maximum(self.tags[v.store_places(self.fmt.depth)], knows)
             yield from self._put(Engine.VECTOR, i, self.out, carried)
             return
-        done, to = 0, v.addr_d + np.arange(count) & top
-        into = np.flatnonzero([v.write >> bank & 1 for bank in range(3)])[:, None]
+        done, to = 0, v.results(self.fmt.depth)
+        into = np.array(v.into, int)[:, None]
         if not v.streams:
             self.tags[into, to] = self.fired
             return

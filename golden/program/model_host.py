@@ -44,7 +44,7 @@ from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import LxeError, Memory, Result
 from openvrex.golden.program.share_plan import shared_space
 from openvrex.golden.program.system_host import SystemHost
-from openvrex.golden.retrieval.table_layout import TableLayout
+from openvrex.golden.retrieval.dre_model import DreSizes
 
 HEAD = "head"  # the phase behind the last layer
 
@@ -106,13 +106,8 @@ class ModelHost:
     retrieval : sizes of the retrieval, without sinks
     weights : of the whole decoder
     params : parameters of the retrieval
-    layout : of the tables in memory
-    blocks : blocks of home memory
-    n_ctx : contexts that the DRE can name
+    sizes : of the DRE
     end : the token that ends the answer; None: none does
-    counts : token counts that the WTU holds; None: any number
-    boundary : bytes; a burst does not cross a multiple of it
-    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
 
     `stream` yields the steps of a stream; `run` executes a step on golden. `tokens` are the generated tokens so far,
     `length` the tokens that have passed through all layers. Raises `ParamError` for sizes that do not fit.
@@ -125,18 +120,13 @@ class ModelHost:
         retrieval: RetrievalShape,
         weights: Weights,
         params: ReSVParams,
+        sizes: DreSizes,
         *,
-        layout: TableLayout,
-        blocks: int,
-        n_ctx: int,
         end: int | None = None,
-        counts: int | None = None,
-        boundary: int = 4096,
-        kv4_group: int = 0,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
         head = weights.embeddings if weights.head is None else weights.head
-        self.weights, self.end, self.layout, self.retrieval = weights, end, layout, retrieval
+        self.weights, self.end, self.sizes = weights, end, sizes
         self.head = HeadPlan(shape, fmt, len(head))
         self.system = SystemHost(
             shape,
@@ -145,13 +135,8 @@ class ModelHost:
             weights.layers,
             weights.planes,
             params,
+            sizes,
             cores=1,
-            layout=layout,
-            blocks=blocks,
-            counts=counts,
-            boundary=boundary,
-            kv4_group=kv4_group,
-            n_ctx=n_ctx,
             more={"head weights": self.head.weights.size, "head work": self.head.work.size},
         )
         for name, x in self.head.pack(weights.norm, head).items():
@@ -259,11 +244,11 @@ class ModelHost:
 
     def needs(self) -> str:
         """How much memory the stream takes at most, in words."""
-        s, layout, r = self.shape, self.layout, self.retrieval
+        recent, known = self.shape.recent, self.sizes.map
         contexts = len(self.weights.layers) * self.system.shares.groups
-        blocks = blocks_needed(self.total, r.clusters, layout.block_slots, contexts)
-        size = blocks * layout.block_slots * self.system.home_bytes
-        entries = max(0, self.total - s.recent)
+        blocks = blocks_needed(self.total, known.clusters, known.block_slots, contexts)
+        size = blocks * known.block_bytes
+        entries = max(0, self.total - recent)
         return (
             f"A stream of {self.total} tokens needs at most blocks = {blocks} ({size:,} bytes of home memory) and "
             f"entries = {entries} behind the ring"

@@ -6,15 +6,16 @@ longer one in parts each time.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.function_params import check, check_ints
+from openvrex.golden.function_params import ReSVParams, check, check_ints
 from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Register, divisors
 from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
+from openvrex.golden.retrieval.dre_model import DreSizes
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
 ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
@@ -50,6 +51,19 @@ class RetrievalShape:
         least = {"n_hp": 1, "clusters": 1, "readings": 1, "frame": 1, "ctx": 0, "sinks": 0, "ahead": -1}
         for name, low in least.items():
             check(getattr(self, name) >= low, name, getattr(self, name), f"must be at least {low}")
+
+    @classmethod
+    def of(cls, sizes: DreSizes, centre: bool, **more: Any) -> Self:
+        """The retrieval on an engine of these sizes, with more fields."""
+        own: dict[str, Any] = {"n_hp": sizes.layout.n_hp, "clusters": sizes.layout.clusters}
+        return cls(**{**own, "centre": centre, "readings": sizes.readings, "frame": sizes.frame, **more})
+
+    def check_engine(self, sizes: DreSizes, params: ReSVParams) -> None:
+        """Raise `ParamError` unless a program suits an engine of these sizes, and hashes keys as `params` say."""
+        wanted = self.of(sizes, params.centre)
+        for name in ("n_hp", "clusters", "centre", "readings"):
+            own, known = getattr(self, name), getattr(wanted, name)
+            check(own == known, name, own, f"must be {known}, as in the retrieval engine and its parameters")
 
 
 class ScoreSizes(AttentionSizes, Protocol):

@@ -15,17 +15,14 @@ from collections.abc import Sequence
 import numpy as np
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import ROW, RetrievalShape
-from openvrex.golden.program.core_host import check_centre
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Engine, LxeFormat
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.system_map import SystemMap
-from openvrex.golden.retrieval.dre_model import DreModel
-from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.table_image import TableMemory
-from openvrex.golden.retrieval.table_layout import TableLayout
 
 
 class SystemHost(SystemMap):
@@ -36,19 +33,14 @@ class SystemHost(SystemMap):
     layers : weights of each layer as `golden.inputs.decoder` keeps them
     planes : hyperplanes [n_hp, KV heads * head size] of each layer
     params : parameters of the retrieval
+    sizes : of each core's DRE; memory holds the tables of the contexts that the layers use
     cores : number of cores
-    layout : of the tables of each core in memory
-    blocks : blocks of each core's home memory
     heads : KV heads of a table
     ahead : whether each layer fetches for the next one
-    counts : token counts that a WTU holds; None: any number
-    boundary : bytes; a burst does not cross a multiple of it
-    kv4_group : numbers of a group of packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
-    n_ctx : contexts that each DRE can name; memory holds the tables of those that the layers use
     more : names and bytes of further regions behind the layers' weights
 
     `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores. Raises `ParamError` where
-    `retrieval` and `params` differ in `centre`.
+    `retrieval` does not suit the engine and `params`.
     """
 
     def __init__(
@@ -59,52 +51,25 @@ class SystemHost(SystemMap):
         layers: Sequence[dict[str, np.ndarray]],
         planes: Sequence[np.ndarray],
         params: ReSVParams,
+        sizes: DreSizes,
         *,
         cores: int,
-        layout: TableLayout,
-        blocks: int,
         heads: int = 1,
         ahead: bool = False,
-        counts: int | None = None,
-        boundary: int = 4096,
-        kv4_group: int = 0,
-        n_ctx: int,
         more: dict[str, int] | None = None,
     ):
-        check_centre(retrieval, params)
+        retrieval.check_engine(sizes, params)
         shares = Shares(shape, fmt.lanes, cores, heads)
-        super().__init__(
-            shares,
-            fmt,
-            retrieval,
-            len(layers),
-            layout=layout,
-            blocks=blocks,
-            ahead=ahead,
-            n_ctx=n_ctx,
-            more=more,
-            kv4_group=kv4_group,
-        )
+        super().__init__(shares, fmt, retrieval, len(layers), sizes, ahead=ahead, more=more)
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
         for i in range(cores):
-            kv = KvMap(
-                clusters=params.max_clusters,
-                blocks=blocks,
-                block_slots=layout.block_slots,
-                recent=shape.recent,
-                entry_bytes=self.entry_bytes,
-                boundary=boundary,
-                kv4_group=kv4_group,
-                n_ctx=self.contexts,
-                device_base=self.device_bases[i],
-                home_base=self.home_bases[i],
-            )
-            self.cores.append(Core(fmt, self.memory, DreModel(params, kv, retrieval.readings, counts)))
+            dre = sizes.model(params, self.contexts, self.device_bases[i], self.home_bases[i])
+            self.cores.append(Core(fmt, self.memory, dre))
             if shares.member(i) == 0:
                 own = self.memory.region(self.table_bases[i], 1)
                 own.written = None
-                self.tables.append(TableMemory(layout, self.cores[i].dre, own.data))
+                self.tables.append(TableMemory(sizes.layout, self.cores[i].dre, own.data))
         self.fetched = np.zeros((shares.teams, len(layers), shares.groups), int)  # entries, of each table
         self._write_weights(layers, planes)
 

@@ -18,8 +18,8 @@ from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.lxe_model import Region
 from openvrex.golden.program.share_plan import OF_TABLES, SharePlan, shared_space
 from openvrex.golden.program.shares import Shares
-from openvrex.golden.retrieval import kv4
-from openvrex.golden.retrieval.table_layout import Item, TableLayout
+from openvrex.golden.retrieval.dre_model import DreSizes
+from openvrex.golden.retrieval.table_layout import Item
 
 ALIGN = 4096
 
@@ -30,10 +30,8 @@ class SystemMap:
     shares : how the cores share a layer
     retrieval : sizes of a layer's retrieval; `ctx`, `ahead` and `fetched` are set here
     layers : number of layers
-    layout : of the tables of each core in memory
-    blocks : blocks of each core's home memory
+    sizes : of each core's DRE; memory has tables for the contexts that the layers use
     ahead : whether each layer fetches for the next one
-    n_ctx : contexts that each DRE can name; memory has tables for those that the layers use
     more : names and bytes of further regions behind the layers' weights
 
     plans : [core][layer] · weights : addresses, [team][layer] · regions : all of memory
@@ -49,16 +47,14 @@ class SystemMap:
         fmt: LxeFormat,
         retrieval: RetrievalShape,
         layers: int,
+        sizes: DreSizes,
         *,
-        layout: TableLayout,
-        blocks: int,
         ahead: bool,
-        n_ctx: int,
         more: dict[str, int] | None = None,
-        kv4_group: int = 0,
     ):
-        self.shares, self.ahead, self.blocks = shares, ahead, blocks
+        self.shares, self.ahead, self.blocks = shares, ahead, sizes.map.blocks
         self.contexts = contexts = layers * shares.groups
+        n_ctx = sizes.map.n_ctx
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
         self.regions: list[Region] = []
         self._region("shared", shared_space(shares).size)
@@ -66,10 +62,9 @@ class SystemMap:
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
         ring = contexts * shares.whole.recent * self.entry_bytes
-        self.home_bytes = self.entry_bytes // (kv4.RATIO if kv4_group else 1)
-        home = blocks * layout.block_slots * self.home_bytes
-        sizes = {"tables": layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
-        bases = [[self._region(f"{name} {t}", sizes[name]) for t in range(shares.teams)] for name in sizes]
+        home = self.blocks * sizes.map.block_bytes
+        own = {"tables": sizes.layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
+        bases = [[self._region(f"{name} {t}", size) for t in range(shares.teams)] for name, size in own.items()]
         self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)
         self._programs: dict[tuple[int, int, str], list[Instruction] | None] = {}
 

@@ -5,14 +5,10 @@
 
 import numpy as np
 from openvrex.golden.arithmetic.vector import (
-    FOREVER,
     SCALARS,
-    Format,
     Instruction,
     Op,
     Reduce,
-    Source,
-    Swap,
     VectorFormat,
 )
 from openvrex.golden.program.sequencer_model import Issue
@@ -42,27 +38,15 @@ class Known:
         """
         if v.op == Op.STORE:
             return self._store(i, v)
-        count = v.words + 1
-        reads: list[tuple[int, np.ndarray]] = []  # bank, words
-        whole = came is None or bool(came.all())
-        uses = (v.a, v.b, v.c) if v.op == Op.FMA else (v.a, None, v.c)
-        for bank, (name, source) in enumerate(zip("abc", uses, strict=True)):
-            if source == Source.BANK:
-                at = self._words(getattr(v, f"addr_{name}"), getattr(v, f"span_{name}"), count)
-                if bank == 1 and v.swap > Swap.HALF:
-                    at = (at ^ 1 << v.swap - 3) & self.fmt.depth - 1
-                reads.append((bank, at))
-                whole &= bool(self.banks[bank, at].all())
-            elif source == Source.SCALAR and not self.scalars[getattr(v, f"scalar_{name}")]:
-                whole = False
-        to = (v.addr_d + np.arange(count)) & self.fmt.depth - 1
-        into = [bank for bank in range(3) if v.write >> bank & 1]
-        if whole:
-            self.banks[np.array(into, int)[:, None], to] = True
+        reads, to = v.places(self.fmt.depth), v.results(self.fmt.depth)
+        scalars = all(self.scalars[register] for register in v.scalars)
+        whole = scalars and (came is None or bool(came.all()))
+        if whole and all(self.banks[bank, at].all() for bank, at in reads):
+            self.banks[np.array(v.into, int)[:, None], to] = True
             if v.reduce:
                 self.scalars[v.scalar_d] = True
             return None
-        self._lanes(i, v, came, uses, reads, to, into)
+        self._lanes(i, v, came, scalars, reads, to)
         return None
 
     def _lanes(
@@ -70,21 +54,12 @@ class Known:
         i: Issue,
         v: Instruction,
         came: np.ndarray | None,
-        uses: tuple[int | None, ...],
+        scalars: bool,
         reads: list[tuple[int, np.ndarray]],
         to: np.ndarray,
-        into: list[int],
     ) -> None:
         """Follow an instruction with undefined operands; each word sees what the words before it have written."""
-        n = self.fmt.n
-        scalars = all(
-            self.scalars[getattr(v, f"scalar_{name}")]
-            for name, source in zip("abc", uses, strict=True)
-            if source == Source.SCALAR
-        )
-        apart: dict[int, int] = {Swap.NEIGHBOUR: 1, Swap.HALF: n // 2}
-        swap = np.arange(n) ^ min(apart.get(v.swap, 0), n - 1)
-        kept = True
+        n, kept = self.fmt.n, True
         for k, d in enumerate(to):
             known = np.full(n, scalars)
             if came is not None:
@@ -93,12 +68,12 @@ class Known:
                 word = self.banks[bank, at[k]]
                 if not word.any():
                     raise i.error(f"reads word {at[k]} of bank {'ABC'[bank]}, which was never written")
-                known &= word[swap] if bank == 1 else word
-            self.banks[into, d] = known
+                known &= word[v.partners(n)] if bank == 1 else word
+            self.banks[v.into, d] = known
             last = k == len(to) - 1
             if v.reduce == Reduce.LAST:
                 kept = bool(known[0])
-            elif v.reduce and not (v.code and self.fmt.is_function(v.post)):
+            elif v.reduce and not self.fmt.scores(v):
                 bad = np.flatnonzero(~known[: v.keep + 1 if last else n])
                 if len(bad):
                     raise i.error(f"reduces lane {bad[0]} of its word {k}, which depends on a number never written")
@@ -106,8 +81,7 @@ class Known:
             self.scalars[v.scalar_d] = kept
 
     def _store(self, i: Issue, v: Instruction) -> np.ndarray:
-        bank = 2 if v.format == Format.WIDE else 1
-        at = self._words(v.addr_c if bank == 2 else v.addr_b, FOREVER, v.words + 1)
+        bank, at = v.store_places(self.fmt.depth)
         known = self.banks[bank, at]
         must = np.ones(known.shape, bool)
         must[-1, v.keep + 1 :] = False
@@ -117,6 +91,3 @@ class Known:
             why = "was never written" if not known[k].any() else "depends on a number never written"
             raise i.error(f"stores lane {lane} of bank {'ABC'[bank]} word {at[k]}, which {why}")
         return known
-
-    def _words(self, addr: int, span: int, count: int) -> np.ndarray:
-        return (addr + (np.arange(count) & (1 << span) - 1)) & self.fmt.depth - 1

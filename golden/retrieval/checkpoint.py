@@ -43,7 +43,7 @@ def save(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int) -> 
     alone = kv.like()
     alone.adopt(ctx, clusters, list(c.ring) if c else [])
     items = cluster_items(table) | context_items(layout, alone, ctx, table.counts.tolist())
-    out = [HEADER.pack(layout.checksum, kv.entry_bytes | kv.kv4_group << GROUP, len(table), alone.fresh)]
+    out = [HEADER.pack(layout.checksum, kv.entry_bytes | kv.sizes.kv4_group << GROUP, len(table), alone.fresh)]
     for item in (Item.PLACE, Item.RING, Item.HASH, Item.COUNT, Item.ROW):
         for index in sorted(i for kind, i in items if kind == item):
             word = encode(items[item, index], layout.bits(item), layout.protect)
@@ -62,7 +62,7 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
     check(checksum == layout.checksum, "checkpoint", hex(checksum), f"must have the layout {layout.checksum:#x}")
     size, group = size & (1 << GROUP) - 1, size >> GROUP
     check(size == kv.entry_bytes, "checkpoint", size, f"must have entries of {kv.entry_bytes} bytes")
-    check(group == kv.kv4_group, "checkpoint", group, f"must have a home of kv4_group = {kv.kv4_group}")
+    check(group == kv.sizes.kv4_group, "checkpoint", group, f"must have a home of kv4_group = {kv.sizes.kv4_group}")
     check(model.level(ctx) == 0, "ctx", ctx, "must be empty: clear it first")
     at = HEADER.size
 

@@ -4,12 +4,13 @@ Keys go in, and the model says where their KV entries are written. Rows of score
 bursts fetch the selected entries. Source: V-Rex Fig. 10, steps 2, 4 and 5.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from openvrex.golden.function_params import BUDGET_BITS, ReSVParams, check
 from openvrex.golden.retrieval.clustering import Clusterer, Joined
-from openvrex.golden.retrieval.kvmap import Burst, KvMap, Placed, Traffic
+from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Placed, Traffic
+from openvrex.golden.retrieval.table_layout import TableLayout
 from openvrex.golden.retrieval.wicsum import Selection, select_rows
 
 
@@ -23,6 +24,36 @@ class Query:
     clusters: list[int]  # union of the rows' selections, ascending
     bursts: list[Burst]  # bursts that fetch this union
     traffic: Traffic  # figures of these bursts
+
+
+@dataclass(frozen=True)
+class DreSizes:
+    """The sizes of a retrieval engine, for its golden model and for hosts: `hdl.params.DreParams.sizes` gives them.
+
+    map : of the KV memory map. A host may place fewer contexts than `map.n_ctx`, those that a DRE can name
+    layout : of the tables in memory
+    frame : keys that the HCU holds
+    readings : times that the WTU must be offered a row (`hdl.params.WtuParams.readings`)
+    counts : token counts that the WTU holds; None: any number
+    budgets : the WTU has budgets of tokens (`hdl.params.WtuParams.budget`)
+    """
+
+    map: MapSizes
+    layout: TableLayout
+    frame: int = 32
+    readings: int = 1
+    counts: int | None = None
+    budgets: bool = False
+
+    def __post_init__(self):
+        for name in ("clusters", "recent", "block_slots"):
+            own, known = getattr(self.map, name), getattr(self.layout, name)
+            check(own == known, name, own, f"must be {known}, as in the layout of the tables")
+
+    def model(self, params: ReSVParams, n_ctx: int = 0, device_base: int = 0, home_base: int = 0) -> "DreModel":
+        """An engine of `n_ctx` contexts, `map.n_ctx` if not given, with its rings and blocks at these addresses."""
+        kv = KvMap(replace(self.map, n_ctx=n_ctx or self.map.n_ctx), device_base, home_base)
+        return DreModel(params, kv, self.readings, self.counts, self.budgets)
 
 
 class DreModel:

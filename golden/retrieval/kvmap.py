@@ -86,45 +86,61 @@ class _Context:
     n: int = 0  # entries appended so far
 
 
-class KvMap:
-    """The map of `n_ctx` contexts, those that have memory, over one pool of `blocks` blocks.
+@dataclass(frozen=True, kw_only=True)
+class MapSizes:
+    """Sizes of a KV memory map: `hdl.params.KvmuParams.map_sizes` gives those of the hardware.
 
     clusters : most clusters of a context
+    blocks : blocks of the pool that all contexts share
     block_slots : entries of a block
     recent : entries of a context's ring
     entry_bytes : bytes of an entry in the ring
-    kv4_group : numbers of a group of the packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
     boundary : bursts do not cross a multiple of so many bytes
-    device_base, home_base : byte addresses of the first ring and of block 0
+    n_ctx : contexts
+    kv4_group : numbers of a group of the packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
 
-    Raises `ParamError` for a size below 1, for a boundary that is no power of two, and for a context or cluster out of
-    range.
+    Raises `ParamError` for a size below 1 and for a boundary that is no power of two.
     """
 
-    def __init__(
-        self,
-        *,
-        clusters: int,
-        blocks: int,
-        block_slots: int,
-        recent: int,
-        entry_bytes: int,
-        boundary: int,
-        n_ctx: int = 1,
-        device_base: int = 0,
-        home_base: int = 0,
-        kv4_group: int = 0,
-    ):
-        sizes = {"clusters": clusters, "blocks": blocks, "block_slots": block_slots, "recent": recent}
-        sizes |= {"entry_bytes": entry_bytes, "boundary": boundary, "n_ctx": n_ctx}
-        for name, value in sizes.items():
-            check(value >= 1, name, value, "must be at least 1")
-        if kv4_group:
-            kv4.check_group(kv4_group, entry_bytes // 2, "an entry")
-        check(boundary & (boundary - 1) == 0, "boundary", boundary, "must be a power of two")
-        self.max_clusters, self.blocks, self.block_slots, self.recent = clusters, blocks, block_slots, recent
-        self.entry_bytes, self.boundary, self.n_ctx, self.kv4_group = entry_bytes, boundary, n_ctx, kv4_group
-        self.home_bytes = entry_bytes // (kv4.RATIO if kv4_group else 1)  # of an entry at home
+    clusters: int
+    blocks: int
+    block_slots: int
+    recent: int
+    entry_bytes: int
+    boundary: int = 4096
+    n_ctx: int = 1
+    kv4_group: int = 0
+
+    def __post_init__(self):
+        for name in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx"):
+            check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        if self.kv4_group:
+            kv4.check_group(self.kv4_group, self.entry_bytes // 2, "an entry")
+        check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
+
+    @property
+    def home_bytes(self) -> int:
+        """Bytes of an entry at home."""
+        return self.entry_bytes // (kv4.RATIO if self.kv4_group else 1)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block."""
+        return self.block_slots * self.home_bytes
+
+
+class KvMap:
+    """The map of contexts, those that have memory, over one pool of blocks.
+
+    device_base, home_base : byte addresses of the first ring and of block 0
+
+    Raises `ParamError` for a context or cluster out of range.
+    """
+
+    def __init__(self, sizes: MapSizes, device_base: int = 0, home_base: int = 0):
+        s = self.sizes = sizes
+        self.max_clusters, self.blocks, self.block_slots, self.recent = s.clusters, s.blocks, s.block_slots, s.recent
+        self.entry_bytes, self.home_bytes, self.boundary, self.n_ctx = s.entry_bytes, s.home_bytes, s.boundary, s.n_ctx
         self.device_base, self.home_base = device_base, home_base
         self.contexts: defaultdict[int, _Context] = defaultdict(_Context)  # those that were used
         self.fresh = 0  # blocks handed out at least once

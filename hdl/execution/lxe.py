@@ -7,7 +7,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
-from openvrex.golden.arithmetic.vector import Op, Source
+from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import Engine, Queue
 from openvrex.hdl.bus.axi import connect_ports, port_members
 from openvrex.hdl.execution.dpe import Dpe, result_layout
@@ -20,9 +20,11 @@ from openvrex.hdl.instruction_layouts import (
     done_layout,
     dre_layout,
     host_layout,
+    picks,
     retrieve_layout,
     set_layout,
     status_layout,
+    takes_words,
 )
 from openvrex.hdl.memory import collect_errors, error_members
 from openvrex.hdl.params import CoreParams
@@ -174,13 +176,12 @@ class Lxe(Composite):
         """Sends a VECTOR to the VPE and, if it takes words, their source and number to `routes`."""
         vector = sequencer.vector.payload
         i = vector.instruction
-        picks = (i.op == Op.MAX) | (i.op == Op.MIN)
         streams = Signal()
         routes = m.submodules.routes = SyncFIFOBuffered(width=_route_layout(self.p).size, depth=ROUTES)
         route_in = Signal(_route_layout(self.p))
         goes = Signal()
         m.d.comb += [
-            streams.eq((i.op != Op.STORE) & ((i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~picks))),
+            streams.eq((i.op != Op.STORE) & takes_words(i, picks(i))),
             goes.eq(sequencer.vector.valid & ~vector.skip & (routes.w_rdy | ~streams)),
             vpe.c.valid.eq(goes),
             vpe.c.payload.eq(i),

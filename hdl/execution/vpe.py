@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
 from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result
 from openvrex.hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
-from openvrex.hdl.instruction_layouts import instruction_layout
+from openvrex.hdl.instruction_layouts import instruction_layout, picks, takes_words
 from openvrex.hdl.leaf import place
 from openvrex.hdl.memory import collect_errors
 from openvrex.hdl.named import comb
@@ -131,7 +131,7 @@ class Vpe(Unit):
         """Finds the addresses and banks that the instruction's next word reads and writes."""
         p, top, i = self.p, self.p.depth - 1, now.now
         now.is_store = comb(m, "is_store", i.op == Op.STORE)
-        now.picks = comb(m, "picks", (i.op == Op.MAX) | (i.op == Op.MIN))
+        now.picks = comb(m, "picks", picks(i))
         now.last_word = comb(m, "last_word", now.word == i.words)
         for k, name in enumerate("abc"):
             mask = Cat(i[f"span_{name}"] > j for j in range(p.addr_bits))
@@ -145,7 +145,7 @@ class Vpe(Unit):
             comb(m, "reads_b", (i.b == Source.BANK) & ~now.picks),
             comb(m, "reads_c", i.c == Source.BANK),
         ]
-        now.streams = comb(m, "streams", (i.a == Source.STREAM) | ((i.b == Source.STREAM) & ~now.picks))
+        now.streams = comb(m, "streams", takes_words(i, now.picks))
 
     def _next_word(self, m: Module, now: "_Instruction") -> None:
         m.d.comb += self.c.ready.eq(~now.active | (now.issue & now.last_word) | now.hand_on)

@@ -11,7 +11,8 @@ from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.records.campaign_results import MUTANTS_TARGET, VERDICTS, keep, killed_share
-from openvrex.tb.campaigns.mutants import MutateError, Verdict, campaign
+from openvrex.tb.campaigns import faults
+from openvrex.tb.campaigns.mutants import Verdict, campaign
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT, BenchError
 from rich.markup import escape
@@ -24,6 +25,7 @@ def command(
     unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SUBJECTS)}.")],
     n: Annotated[int, typer.Option("-n", help="Number of mutants of each unit.")] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample of mutants.")] = 1,
+    at: Annotated[str, typer.Option("--at", help="Only name the cells where this text stands in the Verilog.")] = "",
     out: console.Folder = Path("build/mutate"),
     record: console.Record = False,
     json: console.Json = False,
@@ -36,6 +38,11 @@ def command(
     check(n >= 1, "n", n, "must be at least 1")
     for name in unit:
         check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+    if at:
+        for name in unit:
+            for line in faults.at(SUBJECTS[name].emitted(), at, SUBJECTS[name].module):
+                console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
     why = tomllib.loads(EXPLAINED.read_text())
     found: dict[str, list[Verdict]] = {}
     try:
@@ -48,7 +55,7 @@ def command(
                 for v in verdicts:
                     found[name].append(v)
                     bar.advance(task)
-    except (BenchError, MutateError) as e:
+    except (BenchError, RuntimeError) as e:
         console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if record:
@@ -64,7 +71,8 @@ def command(
             for v in own:
                 if v.verdict == "survives":
                     reason = why.get(name, {}).get(v.key, "[red]not explained[/]")
-                    console.out.print(f"{v.key.replace('[', chr(92) + '[')} ({v.how}): {reason}", highlight=False)
+                    shown = escape(f"{v.text} ({v.key})")
+                    console.out.print(f"{shown} ({v.how}): {reason}", highlight=False)
     if any(killed_share(tally(own)) < MUTANTS_TARGET for own in found.values()):
         raise typer.Exit(1)
 

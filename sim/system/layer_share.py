@@ -104,8 +104,7 @@ class Layer:
         """
         dre, ahead = self.system.core.dre, self.shares.groups if self.prefetches else -1
         own = first or not self.prefetches
-        retrieval = RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, ahead=ahead, fetched=not own, frame=frame)
-        return replace(retrieval, readings=dre.wtu.readings, centre=dre.function().centre)
+        return RetrievalShape.of(dre.sizes(), dre.function().centre, ahead=ahead, fetched=not own, frame=frame)
 
     @property
     def passes(self) -> tuple[int, int]:

@@ -127,8 +127,7 @@ class CoreShare:
     def plan(self) -> SharePlan:
         """The programs of core 0."""
         dre = self.core.dre
-        retrieval = RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, frame=dre.hcu.frame)
-        retrieval = replace(retrieval, readings=dre.wtu.readings, centre=dre.function().centre)
+        retrieval = RetrievalShape.of(dre.sizes(), dre.function().centre)
         return SharePlan(self.shares, self.core.lxe_format(), retrieval, 0, WORK, TEAM)
 
     @cached_property

@@ -60,18 +60,7 @@ class KvmuTime:
 
     def __init__(self, p: KvmuParams, device_base: int = 0, home_base: int = 0, blocks: int = 0):
         self.p = p
-        self.kv = KvMap(
-            clusters=p.clusters,
-            blocks=blocks or p.blocks,
-            block_slots=p.block_slots,
-            recent=p.recent,
-            entry_bytes=p.entry_bytes,
-            boundary=p.boundary,
-            n_ctx=p.n_ctx,
-            device_base=device_base,
-            home_base=home_base,
-            kv4_group=p.kv4_group,
-        )
+        self.kv = KvMap(p.map_sizes(blocks), device_base, home_base)
         self._level: defaultdict[int, int] = defaultdict(int)  # clusters of each context
         self._pooled = False  # the pool's record was read
         self.roll: Roll | None = None
@@ -297,8 +286,9 @@ class KvmuTime:
         """First byte and end of a range of blocks in home memory; (0, 0) for an empty set."""
         if r is None:
             return 0, 0
-        start = self.kv.home_base + r.block * self.p.block_bytes
-        return start, start + r.slots * self.p.home_bytes
+        size = self.kv.home_bytes
+        start = self.kv.home_base + r.block * self.p.block_slots * size
+        return start, start + r.slots * size
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from openvrex.golden.arithmetic.vector import FOREVER, Format, Instruction, Op, Reduce, Source, Swap
+from openvrex.golden.arithmetic.vector import FOREVER, Instruction, Op, Reduce, Source
 from openvrex.hdl.params import VpeParams
 
 LATENCY = 5  # cycles from a word's operands to its result
@@ -57,26 +57,20 @@ class Work:
         self.instruction, self.words, self.store = i, i.words, i.op == Op.STORE
         self.streams = i.streams
         self.slow = p.format.is_function(i.post)
-        self.bank = C if i.format == Format.WIDE else B  # bank that a STORE reads
-        self.addr = (i.addr_c if self.bank == C else i.addr_b) & self.top
+        self.bank, addr = i.stored  # that a STORE reads
+        self.addr = addr & self.top
         self.reads = []  # bank, first address, mask of the word number, bits to flip
         for bank, name in enumerate("abc"):
-            if not self.store and self._source(i, name) == Source.BANK:
+            if i.source(name) == Source.BANK:
                 span = getattr(i, f"span_{name}")
-                flip = 1 << i.swap - 3 if bank == B and i.swap > Swap.HALF else 0
+                flip = i.flips if bank == B else 0
                 mask = (1 << span) - 1 if span < FOREVER else self.top
                 self.reads.append((bank, getattr(i, f"addr_{name}"), mask, flip))
         self.read_banks = sum(1 << bank for bank, *_ in self.reads)
         self.write, self.to = i.write, i.addr_d
-        self.write_banks = tuple(bank for bank in range(3) if i.write >> bank & 1)
-        names = [n for n in "abc" if not self.store and self._source(i, n) == Source.SCALAR]
-        self.registers = tuple({getattr(i, f"scalar_{n}") for n in names} | ({i.scalar_d} if i.reduce else set()))
+        self.write_banks = tuple(i.into)
+        self.registers = tuple({*i.scalars, *([i.scalar_d] if i.reduce else [])})
         self.reduce, self.register = i.reduce, i.scalar_d
-
-    @staticmethod
-    def _source(i: Instruction, name: str) -> int | None:
-        """Source of operand `name`, None if the instruction does not have it."""
-        return None if name == "b" and i.op != Op.FMA else getattr(i, name)
 
 
 class VpeTime:

@@ -7,7 +7,7 @@ from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.clustering import Joined
 from openvrex.golden.retrieval.dre_model import DreModel
-from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.kvmap import KvMap, MapSizes
 from openvrex.golden.retrieval.table_image import TableMemory
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
@@ -34,7 +34,7 @@ class Engine:
         sizes = {"clusters": layout.clusters, "block_slots": layout.block_slots, "recent": layout.recent}
         sizes |= {"entry_bytes": entry_bytes, "boundary": 4096, "n_ctx": N_CTX, "blocks": blocks}
         sizes["kv4_group"] = kv4_group
-        self.kv = KvMap(**sizes, device_base=self.device_base, home_base=self.home_base)
+        self.kv = KvMap(MapSizes(**sizes), self.device_base, self.home_base)
         self.model = DreModel(params, self.kv)
         self.tables = TableMemory(layout, self.model, self.memory[self.table_base : self.device_base])
 
@@ -49,8 +49,8 @@ class Engine:
             if placed.move:
                 src, dst, _ = placed.move
                 entry = self.memory[src : src + self.size]
-                if self.kv.kv4_group:
-                    entry = kv4.pack(entry.view(np.uint16), self.kv.kv4_group)
+                if self.kv.sizes.kv4_group:
+                    entry = kv4.pack(entry.view(np.uint16), self.kv.sizes.kv4_group)
                 self.memory[dst : dst + len(entry)] = entry
             entry = Random(key_hash * 1000 + joined.count).randbytes(self.size)
             self.memory[placed.device : placed.device + self.size] = np.frombuffer(entry, np.uint8)

@@ -91,20 +91,14 @@ def host(
 ) -> CoreHost:
     """A host of two layers. With AHEAD the first layer selects and fetches for the second."""
     p = params(protect, more)
-    k = p.dre.kvmu
+    sizes = p.dre.sizes()
     f = replace(p.dre.function(), **{"th_hd": 4, "ratio_q16": 19661} | function)
-    each = {"n_hp": 16, "clusters": p.dre.hcu.clusters, "centre": f.centre, "frame": p.dre.hcu.frame}
-    each["readings"] = p.dre.wtu.readings
-    retrievals = [RetrievalShape(**each | {"ctx": i} | how[i]) for i in range(LAYERS)]
+    retrievals = [RetrievalShape.of(sizes, f.centre, **{"ctx": i} | how[i]) for i in range(LAYERS)]
     tiles = TILES[shape]
     cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
     plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]
     layers, planes = model(rng, shape)
-    sizes = {
-        "layout": p.dre.layout(),
-        **{name: getattr(k, name) for name in ("blocks", "n_ctx", "counts", "kv4_group")},
-    }
-    return CoreHost(plans, layers, planes, f, **sizes, budgets=p.dre.wtu.budget)
+    return CoreHost(plans, layers, planes, f, sizes)
 
 
 def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:

@@ -122,8 +122,7 @@ def switches(p: KvmuParams) -> dict:
 
 def golden_map(p: KvmuParams, device: int, home: int, blocks: int) -> KvMap:
     """A golden map whose pool has `blocks` blocks."""
-    names = ("clusters", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx", "kv4_group")
-    return KvMap(**{n: getattr(p, n) for n in names}, blocks=blocks, device_base=device, home_base=home)
+    return KvMap(p.map_sizes(blocks), device, home)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Layers of the real decoder on a core, frame by frame of a recorded stream: a stream of passes (`pass_stream`)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -119,11 +119,10 @@ class DecoderLayers:
             epsilon=float(self.decoder.epsilon),
         )
         f = f or p.dre.function()
-        sizes = {"n_hp": p.dre.hcu.n_hp, "clusters": k.clusters, "sinks": self.sinks, "centre": f.centre}
-        sizes |= {"frame": p.dre.hcu.frame, "readings": p.dre.wtu.readings}
+        retrieval = RetrievalShape.of(p.dre.sizes(), f.centre, sinks=self.sinks)
         next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
         self.plans = [
-            CorePlan(shape, fmt, RetrievalShape(ctx=i, ahead=next_[i], fetched=ahead and i > 0, **sizes))
+            CorePlan(shape, fmt, replace(retrieval, ctx=i, ahead=next_[i], fetched=ahead and i > 0))
             for i in range(layers)
         ]
         planes = hyperplanes(f.n_hp, trace.kv_heads * trace.head_size, f.hash_seed)
@@ -132,12 +131,7 @@ class DecoderLayers:
             self.decoder.layers,
             [planes] * layers,
             f,
-            blocks=layers * frames * self.tokens,  # an upper bound; `run` says how many it takes
-            layout=p.dre.layout(),
-            counts=k.counts,
-            boundary=k.boundary,
-            kv4_group=k.kv4_group,
-            n_ctx=k.n_ctx,
+            p.dre.sizes(layers * frames * self.tokens),  # an upper bound of blocks; `run` says how many it takes
         )
         self.hidden = trace.hidden.astype(np.float32)
         self.units = stage_log.units(p)

@@ -38,17 +38,6 @@ def layer_shape(p: CoreParams, total: int, tokens: int = TOKENS, like: type[Deco
     )
 
 
-def retrieval_shape(p: CoreParams, f: ReSVParams) -> RetrievalShape:
-    """The sizes of the retrieval, as the hardware has them."""
-    return RetrievalShape(
-        n_hp=p.dre.hcu.n_hp,
-        clusters=p.dre.kvmu.clusters,
-        frame=p.dre.hcu.frame,
-        readings=p.dre.wtu.readings,
-        centre=f.centre,
-    )
-
-
 def decoder_host(
     decoder: Decoder, p: CoreParams, total: int, tokens: int = TOKENS, f: ReSVParams | None = None
 ) -> ModelHost:
@@ -61,7 +50,7 @@ def decoder_host(
     f, k, h = replace(f or p.dre.function(), sinks=0), p.dre.kvmu, decoder.head_size
     check(k.entry_bytes == 4 * h, "entry_bytes", k.entry_bytes, f"must be {4 * h}, keys and values of a KV head")
     contexts = len(decoder.layers) * decoder.kv_heads
-    blocks = max(1, blocks_needed(total, k.clusters, p.dre.layout().block_slots, contexts))
+    blocks = max(1, blocks_needed(total, k.clusters, k.block_slots, contexts))
     reason = f"must be at least {blocks} for {total} tokens"
     check(blocks <= k.blocks, "blocks", k.blocks, reason)
     planes = np.tile(hyperplanes(f.n_hp, h, f.hash_seed), (1, decoder.kv_heads))
@@ -70,17 +59,6 @@ def decoder_host(
     weights = Weights(layers, [planes] * len(layers), decoder.norm, decoder.embeddings, turns)
     shape = layer_shape(p, total, tokens, decoder)
     shape = replace(shape, ffn=layers[0]["ffn_down"].shape[0], epsilon=float(decoder.epsilon))
-    return ModelHost(
-        shape,
-        p.core_format(),
-        retrieval_shape(p, f),
-        weights,
-        f,
-        layout=p.dre.layout(),
-        blocks=blocks,
-        n_ctx=k.n_ctx,
-        end=decoder.end,
-        counts=k.counts,
-        boundary=k.boundary,
-        kv4_group=k.kv4_group,
-    )
+    sizes = p.dre.sizes(blocks)
+    retrieval = RetrievalShape.of(sizes, f.centre)
+    return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, end=decoder.end)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from openvrex.golden.function_params import ReSVParams, ScoreFormat
 from openvrex.golden.retrieval.clustering import Joined
-from openvrex.golden.retrieval.dre_model import DreModel, Query
-from openvrex.golden.retrieval.kvmap import KvMap, Placed
+from openvrex.golden.retrieval.dre_model import Query
+from openvrex.golden.retrieval.kvmap import Placed
 from openvrex.golden.retrieval.table_image import image
 from openvrex.hdl.params import DreParams, HcuParams, KvmuParams, TableParams, WtuParams
 from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
@@ -49,12 +49,8 @@ class Scenario:
     pool: int = 0
 
     def __post_init__(self):
-        k = self.p.kvmu
-        names = ("n_ctx", "clusters", "block_slots", "recent", "entry_bytes", "boundary", "kv4_group")
-        bases = {"device_base": self.device_base, "home_base": self.home_base}
-        self.pool = self.pool or k.blocks
-        kv = KvMap(**{n: getattr(k, n) for n in names}, **bases, blocks=self.pool)
-        self.model = DreModel(self.f, kv, self.p.wtu.readings, k.counts, self.p.wtu.budget)
+        self.pool = self.pool or self.p.kvmu.blocks
+        self.model = self.p.sizes(self.pool).model(self.f, 0, self.device_base, self.home_base)
         self.tokens: dict[int, int] = {}  # keys of each context so far
         self.blocks: list[tuple[int, np.ndarray]] = []  # context and codes of each query
         self.asked: list[str] = []  # label of each query

@@ -23,8 +23,6 @@ from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
-from openvrex.golden.retrieval.dre_model import DreModel
-from openvrex.golden.retrieval.kvmap import KvMap
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library.handed_over import handed_over
 from openvrex.tb.library.pass_stream import Place
@@ -290,17 +288,7 @@ class MosaicStream:
 
     def _core(self, fmt: Any, memory: Memory) -> Core:
         """A core whose DRE holds nothing: no program here asks it for anything."""
-        k = self.p.dre.kvmu
-        kv = KvMap(
-            clusters=k.clusters,
-            blocks=1,
-            block_slots=k.block_slots,
-            recent=k.recent,
-            entry_bytes=k.entry_bytes,
-            boundary=k.boundary,
-            n_ctx=k.n_ctx,
-        )
-        self.core = Core(fmt, memory, DreModel(self.p.dre.function(), kv, self.p.dre.wtu.readings, k.counts))
+        self.core = Core(fmt, memory, self.p.dre.sizes(blocks=1).model(self.p.dre.function()))
         return self.core
 
     def _launch(self, job: Job) -> None:

@@ -9,9 +9,9 @@ from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.decoder import Decoder, rotary_table
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.model_host import ModelHost, Weights
+from openvrex.golden.program.score_stages import RetrievalShape
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.hdl.params import CoreParams, override, preset
-from openvrex.tb.library.decoder_model import retrieval_shape
 from openvrex.tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
@@ -49,20 +49,8 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 def host(own: Weights, p: CoreParams | None = None, end: int | None = None, blocks: int = 0, **more) -> ModelHost:
     """A golden core with the decoder. `more` are parameters of the retrieval."""
     p = p or params()
-    k, f = p.dre.kvmu, function(p, **more)
-    return ModelHost(
-        SHAPE,
-        p.lxe_format(),
-        retrieval_shape(p, f),
-        own,
-        f,
-        layout=p.dre.layout(),
-        blocks=blocks or k.blocks,
-        n_ctx=k.n_ctx,
-        end=end,
-        counts=k.counts,
-        kv4_group=k.kv4_group,
-    )
+    f, sizes = function(p, **more), p.dre.sizes(blocks)
+    return ModelHost(SHAPE, p.lxe_format(), RetrievalShape.of(sizes, f.centre), own, f, sizes, end=end)
 
 
 def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:

@@ -46,6 +46,7 @@ VREX = re.compile(r"^(?: {4})?(?:\.venv/bin/)?vrex ((?:.*\\\n)*.*)", re.M)
 FILE = re.compile(
     r"`((?:golden|hdl|sim|tb|synth|scripts|papers|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
 )
+MANUAL_WORDS = 40_000
 RECORD_WORDS = 120  # of a decision record
 NEWCOMERS = 20  # records on the page that a newcomer reads
 ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
@@ -83,6 +84,12 @@ def test_site(tmp_path, caplog):
     for page, shown in {"tables": "all contexts share", "integration": "run_frame", "recorded": "OpenSTA"}.items():
         assert shown in (tmp_path / f"{page}.html").read_text()  # a docstring, a file, a page made of records
     assert not any('class="mermaid"' in (tmp_path / f"{n}.html").read_text() for n in names)  # the theme would load it
+
+
+def test_the_manual_is_short():
+    """The pages that a user reads; those of the papers and the archive of decisions stand beside them."""
+    words = {name: len(p.read_text().split()) for name, p in PAGES.items() if "/" not in name}
+    assert sum(words.values()) <= MANUAL_WORDS, sorted(words.items(), key=lambda item: -item[1])
 
 
 def test_a_broken_page_is_an_error(tmp_path, caplog):
@@ -144,8 +151,8 @@ def test_waveforms_show_what_golden_says():
     clusters = [(o["cluster"], o["empty"]) for o in beats["cluster_set"]["o"]]
     assert clusters == [(1, 0), (6, 0), (8, 0), (9, 0), (0, 1)]
 
-    names = ("n_ctx", "clusters", "block_slots", "recent", "entry_bytes", "boundary")
-    kv = KvMap(**{name: getattr(dre.kvmu, name) for name in names}, **SCENARIOS["kvmu"].ports)
+    ports = dict(SCENARIOS["kvmu"].ports)
+    kv = KvMap(dre.kvmu.map_sizes(ports.pop("blocks", 0)), **ports)
     placed = [kv.append(0, a["cluster"]) for a in put["kvmu"]["a"]]
     shown = [(w["device"], w["home"]) for w in beats["kvmu"]["w"]]
     assert shown == [(w.device, w.home) for w in placed[-len(shown) :]]

@@ -30,11 +30,8 @@ def test_sizes_are_those_of_the_compiler_s_places(cores):
     at = Point(1000, rows=4, model=SMALL)
     layer, dre = Layer(v.system, SMALL, 1, at.rows, v.latency), v.core.dre
     shares = replace(layer.shares, whole=replace(layer.shares.whole, entries=round(0.25 * (1000 - 128))))
-    retrieval = replace(RetrievalShape(dre.hcu.n_hp, dre.hcu.clusters, frame=dre.hcu.frame), readings=dre.wtu.readings)
-    known = SystemMap(
-        shares, v.core.lxe_format(), retrieval, SMALL.layers,
-        layout=dre.layout(), blocks=1, ahead=layer.prefetches, n_ctx=dre.kvmu.n_ctx,
-    )  # fmt: skip
+    retrieval = RetrievalShape.of(dre.sizes(), True)
+    known = SystemMap(shares, v.core.lxe_format(), retrieval, SMALL.layers, dre.sizes(blocks=1), ahead=layer.prefetches)
     kinds = {"tables": "tables", "rings": "rings", "home": "home", "shared": "work", "work": "work", "team": "work"}
     placed: dict[str, int] = {}
     for region in known.regions:

@@ -89,7 +89,7 @@ def test_tables_in_memory_are_those_of_the_engine():
     h = host(own)
     play(h, parts(own, [3, 3, 3, 3]))
     region = next(r for r in h.memory.regions if r.name == "tables 0")
-    whole = image(h.layout, h.system.cores[0].dre)
+    whole = image(h.sizes.layout, h.system.cores[0].dre)
     assert len(whole) > 4 * 10
     for at, word in whole.items():
         assert region.data[at : at + len(word)].tobytes() == word

@@ -26,11 +26,9 @@ def system_map(p: SystemParams, ahead: bool = False, layers: int = 1) -> SystemM
     """Layers of Llama-3 8B on the hardware of a preset."""
     core = p.core
     shape = LayerShape(**LLAMA, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
-    fmt, h = core.core_format(), core.dre.hcu
+    fmt, sizes = core.core_format(), core.dre.sizes(1 << 16)
     shares = Shares.of(shape, fmt.lanes, p.cores, core.dre.kvmu.entry_bytes)
-    sizes = {"layout": core.dre.layout(), "blocks": 1 << 16, "n_ctx": core.dre.kvmu.n_ctx}
-    retrieval = RetrievalShape(h.n_hp, h.clusters, readings=core.dre.wtu.readings, frame=h.frame)
-    return SystemMap(shares, fmt, retrieval, layers, ahead=ahead, **sizes)
+    return SystemMap(shares, fmt, RetrievalShape.of(sizes, True), layers, sizes, ahead=ahead)
 
 
 @dataclass

@@ -39,11 +39,9 @@ def host(
     own = [weights(shape, rng) for _ in range(layers)], [rng.normal(size=(16, keys)) for _ in range(layers)]
     p = core()
     function = replace(p.dre.function(), **{"th_hd": 3} | more)
-    h = p.dre.hcu
-    own_sizes = {"n_hp": h.n_hp, "clusters": h.clusters, "sinks": sinks, "frame": h.frame}
-    retrieval = RetrievalShape(**own_sizes, centre=function.centre)
-    sizes = {"layout": p.dre.layout(), "blocks": p.dre.kvmu.blocks, "n_ctx": p.dre.kvmu.n_ctx}
-    return SystemHost(shape, p.core_format(), retrieval, *own, function, cores=cores, heads=heads, ahead=ahead, **sizes)
+    sizes = p.dre.sizes()
+    retrieval = RetrievalShape.of(sizes, function.centre, sinks=sinks)
+    return SystemHost(shape, p.core_format(), retrieval, *own, function, sizes, cores=cores, heads=heads, ahead=ahead)
 
 
 def begin(h: SystemHost, k: int, seed: int = 2) -> np.ndarray:

@@ -8,9 +8,10 @@ from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.model_host import HEAD, blocks_needed
+from openvrex.golden.program.score_stages import RetrievalShape
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.system_map import SystemMap
-from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape, retrieval_shape
+from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape
 from openvrex.tb.library.policy_passes import PolicyPasses
 from openvrex.tb.library.runner import ROOT
 
@@ -31,12 +32,10 @@ def test_programs_and_memory():
     whole = SystemMap(
         Shares.of(s, fmt.lanes, 1, p.dre.kvmu.entry_bytes),
         fmt,
-        retrieval_shape(p, f),
+        RetrievalShape.of(p.dre.sizes(), f.centre),
         N_LAYERS,
-        layout=p.dre.layout(),
-        blocks=blocks,
+        p.dre.sizes(blocks),
         ahead=False,
-        n_ctx=p.dre.kvmu.n_ctx,
         more={"head weights": head.weights.size, "head work": head.work.size},
     )
     assert (whole.shares.groups, blocks) == (Decoder.kv_heads, contexts * total)

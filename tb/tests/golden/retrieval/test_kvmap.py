@@ -8,14 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.retrieval.kvmap import Burst, KvMap, Move, Range
+from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Move, Range
 from openvrex.tb.library.runner import ROOT
 
 SMALL = {"clusters": 6, "blocks": 9, "block_slots": 3, "recent": 4, "entry_bytes": 24, "boundary": 64}
 
 
 def kv_map(**changes) -> KvMap:
-    return KvMap(**{**SMALL, **changes})
+    bases = {name: changes.pop(name) for name in ("device_base", "home_base") if name in changes}
+    return KvMap(MapSizes(**{**SMALL, **changes}), **bases)
 
 
 class BruteForce(RuleBasedStateMachine):
@@ -33,7 +34,7 @@ class BruteForce(RuleBasedStateMachine):
         device_base=st.integers(0, 100),
     )
     def start(self, **sizes):
-        self.kv = KvMap(**sizes)
+        self.kv = kv_map(**sizes)
         self.device, self.home = {}, {}
         self.entries = [[] for _ in range(sizes["n_ctx"])]  # cluster of each live entry
         self.serial_of = [[] for _ in range(sizes["n_ctx"])]  # a name for each, never used again
@@ -151,7 +152,7 @@ def test_offload_comes_with_the_append_that_needs_its_slot():
 
 def test_fewest_bursts_when_a_block_is_a_multiple_of_the_boundary():
     rng = random.Random(3)
-    kv = KvMap(clusters=40, blocks=200, block_slots=8, recent=16, entry_bytes=512, boundary=4096, home_base=1 << 20)
+    kv = KvMap(MapSizes(clusters=40, blocks=200, block_slots=8, recent=16, entry_bytes=512), home_base=1 << 20)
     while kv.append(0, int(rng.triangular(0, 40, 5))).ok:
         pass
     for _ in range(20):

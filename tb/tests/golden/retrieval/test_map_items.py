@@ -3,7 +3,7 @@
 import random
 
 from openvrex.golden.function_params import bits_for
-from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.kvmap import KvMap, MapSizes
 from openvrex.golden.retrieval.map_items import context_items, pool_items
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
 
@@ -31,7 +31,7 @@ def chain(nexts: dict[int, int], head: int, tail: int) -> list[int]:
 
 def test_a_host_reads_the_whole_map_from_the_items():
     layout = TableLayout(8, SIZES["clusters"], SIZES["recent"], 4, BLOCKS, SIZES["block_slots"])
-    kv = KvMap(**SIZES, blocks=BLOCKS, entry_bytes=1, boundary=1, n_ctx=2)
+    kv = KvMap(MapSizes(**SIZES, blocks=BLOCKS, entry_bytes=1, boundary=1, n_ctx=2))
     rng = random.Random(4)
     levels, homes = [0, 0], [{}, {}]  # clusters; (cluster, number in it) -> home
     ring = [[], []]
@@ -95,7 +95,8 @@ def check_rows(layout, items, level, homes, seen) -> list[int]:
 
 def test_contexts_that_were_never_used_cost_nothing_and_are_zero():
     layout = TableLayout(8, 1024, 256, 16, 1 << 22, 8)
-    kv = KvMap(clusters=1024, blocks=1 << 22, block_slots=8, recent=256, entry_bytes=1, boundary=1, n_ctx=1 << 16)
+    sizes = {"clusters": 1024, "blocks": 1 << 22, "block_slots": 8, "recent": 256, "entry_bytes": 1}
+    kv = KvMap(MapSizes(**sizes, n_ctx=1 << 16))
     assert not kv.contexts
     assert kv.ranges(65535, 0) == []
     assert set(context_items(layout, kv, 1234, []).values()) == {0}

@@ -11,7 +11,7 @@ from openvrex.golden.function_params import READINGS, ReSVParams, ScoreFormat
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.retrieval.dre_model import DreModel
 from openvrex.golden.retrieval.hashing import hyperplanes, to_int
-from openvrex.golden.retrieval.kvmap import KvMap
+from openvrex.golden.retrieval.kvmap import KvMap, MapSizes
 from openvrex.golden.retrieval.resv import ReSV, attend, probabilities
 from openvrex.golden.retrieval.scores import exp_codes
 from openvrex.hdl.emit import emit
@@ -259,7 +259,7 @@ def test_fetches_what_the_memory_map_does(tokens):
     params = replace(SMALL, th_hd=2, ratio_q16=1000)
     resv = ReSV(params, 2, 8)
     sizes = {"clusters": 1024, "blocks": 512, "block_slots": 4, "recent": SMALL.recent}
-    dre = DreModel(params, KvMap(**sizes, entry_bytes=16, boundary=4096))
+    dre = DreModel(params, KvMap(MapSizes(**sizes, entry_bytes=16)))
     home: dict[int, int] = {}  # tokens by their address
     reached = set()
     for q, k, _ in video(6, frames=max(3, 60 // tokens), tokens=tokens):

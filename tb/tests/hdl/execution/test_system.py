@@ -64,13 +64,11 @@ def host(
     **more,
 ) -> SystemHost:
     core = system(cores, sizes).core
-    function, k = replace(core.dre.function(), th_hd=2, **more), core.dre.kvmu
+    function, engine = replace(core.dre.function(), th_hd=2, **more), core.dre.sizes()
     planes = [rng.normal(size=(16, shape.kv_heads * shape.head_size)) for _ in range(layers)]
-    of_tables = {"layout": core.dre.layout(), "blocks": k.blocks, "n_ctx": k.n_ctx, "counts": k.counts}
-    of_tables["kv4_group"] = k.kv4_group
-    retrieval = RetrievalShape(n_hp=16, clusters=8, centre=function.centre, readings=core.dre.wtu.readings)
-    own = retrieval, [weights(shape, rng) for _ in range(layers)], planes
-    return SystemHost(shape, core.lxe_format(), *own, function, cores=cores, heads=heads, ahead=ahead, **of_tables)
+    own = RetrievalShape.of(engine, function.centre), [weights(shape, rng) for _ in range(layers)], planes
+    more_of = {"cores": cores, "heads": heads, "ahead": ahead}
+    return SystemHost(shape, core.lxe_format(), *own, function, engine, **more_of)
 
 
 @dataclass
