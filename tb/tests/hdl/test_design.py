@@ -7,10 +7,11 @@ import re
 import pytest
 from openvrex.golden.function_params import OF_HARDWARE, READINGS, ParamError
 from openvrex.hdl.design import load, text
-from openvrex.hdl.emit import emit
+from openvrex.hdl.emit import emit, params_of
 from openvrex.hdl.params import PRESETS, flat, override, preset
 from openvrex.scripts import console
 from openvrex.scripts.main import GROUPS, app
+from openvrex.tb.campaigns.faults import with_fault
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -159,9 +160,8 @@ def test_a_folder_of_the_other_dialect_is_taken(tmp_path):
 
 def test_verilog_that_was_edited_or_of_another_version_is_told_of_and_verified(folder, capsys):
     verilog, manifest = folder / "hcu.v", folder / "manifest.json"
-    sound, fault = "(reach0 < {1'h0, bound})", "(reach0 <= {1'h0, bound})"
-    assert sound in verilog.read_text()
-    verilog.write_text(verilog.read_text().replace(sound, fault))
+    tie = "$lt 0.4c618331: B[0] const1"  # the last instead of the first of a tie
+    verilog.write_text(with_fault(emit("hcu", params_of("hcu", preset("tiny"))), tie).verilog)
     run = vrex("verify", folder, "--queries", "1")
     assert run.exit_code == 1, "the fault in the folder must be seen"
     assert f"note: {folder}/hcu.v: edited since it was generated" in run.stderr

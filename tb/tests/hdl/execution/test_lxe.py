@@ -66,7 +66,7 @@ def test_a_history_branch_equals_golden_and_time_view(record_property):
 
 
 MUTANTS = {
-    "$and 1.555b501f: A[0] const1": "words for instructions that take none",
+    "$and 1.555b501f: A[0] inv": "words for instructions that take none",
     "$mux 0.b33c5658: S[0] inv": "words of the other source",
     "$and 1.c4278327: B[0] const1": "a loaded word is gone with every word",
     "$and 1.b9b67316: B[0] const1": "so is a result",

@@ -122,7 +122,9 @@ MUTANTS = {  # by size
 @pytest.mark.parametrize(
     "size", ["tiny", *(pytest.param(s, marks=pytest.mark.nightly) for s in sorted(MUTANTS.keys() - {"tiny"}))]
 )
-def test_mutants_are_killed(size):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(size, every):
+    """Every fourth one, and at night all."""
     p = SIZES[size]
     beats = stream(p, 5, 200) + stream(p, 6, 200, 3, 0.05)
 
@@ -132,7 +134,7 @@ def test_mutants_are_killed(size):
             for th_hd, stall in ((4, 0.0), (4, 0.6), (0, 0.0))
         )
 
-    assert not survivors(emitted(p), MUTANTS[size], passes)
+    assert not survivors(emitted(p), MUTANTS[size], passes, every=every)
 
 
 @pytest.mark.parametrize(

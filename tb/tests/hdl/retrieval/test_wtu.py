@@ -199,7 +199,9 @@ MUTANTS = {  # by size
 @pytest.mark.parametrize(
     "size", ["tiny", *(pytest.param(s, marks=pytest.mark.nightly) for s in sorted(MUTANTS.keys() - {"tiny"}))]
 )
-def test_mutants_are_killed(size):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(size, every):
+    """Every fourth one, and at night all."""
     p = SIZES[size]
     episodes = [episode(p, seed, *x) for seed, x in enumerate(EPISODES[:5], 1)]
     episodes = [e | {"limit": 4000} for e in [*episodes, episode(p, 6, late=True), unit_counts(p)]]
@@ -208,7 +210,7 @@ def test_mutants_are_killed(size):
         got = run(unit, p, episodes, waves=False)
         return not any(differs(p, e, g) for e, g in zip(episodes, got, strict=True))
 
-    assert not survivors(emitted(p), MUTANTS[size], passes)
+    assert not survivors(emitted(p), MUTANTS[size], passes, every=every)
 
 
 @pytest.mark.parametrize(
