@@ -3,7 +3,7 @@
 from collections import Counter
 
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 from openvrex.scripts.quantity import number
 
 HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from openvrex.scripts import console
-from openvrex.scripts.records import block_status
+from openvrex.scripts.blocks import block_status
 from rich.table import Table
 
 

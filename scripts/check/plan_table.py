@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
-from openvrex.scripts.records.campaign_results import measured_at
+from openvrex.scripts.blocks.campaign_results import measured_at
 from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 from rich.table import Table
 

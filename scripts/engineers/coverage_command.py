@@ -8,9 +8,9 @@ import typer
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
+from openvrex.scripts.blocks.campaign_results import COVERAGE_TARGETS as TARGETS
+from openvrex.scripts.blocks.campaign_results import keep
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.records.campaign_results import COVERAGE_TARGETS as TARGETS
-from openvrex.scripts.records.campaign_results import keep
 from openvrex.tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT

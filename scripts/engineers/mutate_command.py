@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
+from openvrex.scripts.blocks.campaign_results import MUTANTS_TARGET, VERDICTS, keep, killed_share
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.records.campaign_results import MUTANTS_TARGET, VERDICTS, keep, killed_share
 from openvrex.tb.campaigns import faults
 from openvrex.tb.campaigns.mutants import Verdict, campaign
 from openvrex.tb.campaigns.subjects import SUBJECTS

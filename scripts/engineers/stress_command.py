@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
+from openvrex.scripts.blocks.campaign_results import keep
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.records.campaign_results import keep
 from openvrex.tb.campaigns.stress import SLOW, UNITS, campaign
 
 

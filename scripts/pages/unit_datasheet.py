@@ -14,8 +14,8 @@ from openvrex.hdl.docstrings import Sheet, joined, parse, prose
 from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
 from openvrex.hdl.params import flat, preset
 from openvrex.hdl.ports import ports
+from openvrex.scripts.blocks import block_status
 from openvrex.scripts.pages.state_diagram import machines, mermaid
-from openvrex.scripts.records import block_status
 from openvrex.tb.campaigns import plan
 from openvrex.tb.library.runner import ROOT
 

@@ -8,7 +8,7 @@ from openvrex.hdl.docstrings import parse, prose
 from openvrex.hdl.emit import unit_class
 from openvrex.hdl.params import KvmuParams
 from openvrex.papers.evaluation.other_papers import branch_share
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 from openvrex.sim.system.workload import Decoder
 
 NAMES = {  # units of a core, and the motion mask, by the names that they have on pages

@@ -4,7 +4,7 @@ import re
 
 from openvrex.papers.evaluation.other_policies import PROFILES
 from openvrex.papers.evaluation.paper_points import Number, Points
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 from openvrex.scripts.records.run_results import evaluated
 from openvrex.sim.system.platforms import A100, AGX, EDGE, PAPER_EDGE, PAPER_SERVER, Vrex
 from openvrex.sim.system.selection import PUBLISHED

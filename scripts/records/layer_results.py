@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 
 NAMES = {"dpe": "DPE", "vpe": "VPE", "load": "loader", "store": "storer"}
 NAMES |= {"reads": "bursts in flight", "writes": "writes in flight"}

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from openvrex.scripts.blocks import block_status
 from openvrex.scripts.records import (
-    block_status,
     computed_figures,
     evaluation_figures,
     layer_results,

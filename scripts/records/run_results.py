@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from openvrex.papers.evaluation.anchor_table import markdown, summary
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 from openvrex.sim.system.passes import MARK
 from openvrex.sim.system.selection import PUBLISHED
 

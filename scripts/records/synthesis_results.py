@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from openvrex.scripts.pages.markdown import table
+from openvrex.scripts.markdown import table
 from openvrex.synth import technology
 from openvrex.synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
 

@@ -6,11 +6,12 @@ import re
 import pytest
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.emit import ALL
+from openvrex.scripts.blocks import block_status, campaign_results
+from openvrex.scripts.blocks.block_status import COLUMNS, MARK, NONE, Figure
 from openvrex.scripts.engineers import coverage_command, mutate_command
 from openvrex.scripts.main import app
 from openvrex.scripts.pages.unit_datasheet import page
-from openvrex.scripts.records import block_status, campaign_results, recorded_results
-from openvrex.scripts.records.block_status import COLUMNS, MARK, NONE, Figure
+from openvrex.scripts.records import recorded_results
 from openvrex.tb.campaigns.mutants import Verdict
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.formal.proofs import goals

@@ -19,7 +19,7 @@ ROOMS = (
     *("sim", "sim.units", "sim.system"),
     *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
     *("synth", "synth.sweep", "ip"),
-    *("scripts", "scripts.pages", "scripts.generation", "scripts.check"),
+    *("scripts", "scripts.blocks", "scripts.pages", "scripts.generation", "scripts.check"),
     *("scripts.simulate", "scripts.run", "scripts.size"),
     *("papers", "papers.policies", "papers.recall", "papers.evaluation", "papers.commands"),
     *("scripts.records", "scripts.engineers", "docs", "tb.tests"),

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from openvrex.hdl.emit import ALL
-from openvrex.scripts.pages.markdown import table
-from openvrex.scripts.records.campaign_results import (
+from openvrex.scripts.blocks.campaign_results import (
     COVERAGE_TARGETS,
     MUTANTS_TARGET,
     RECORD,
@@ -19,6 +18,7 @@ from openvrex.scripts.records.campaign_results import (
     killed_share,
     load,
 )
+from openvrex.scripts.markdown import table
 
 NONE = "no figure"
 MARK = "🔴"  # of a figure that is missing or below its target
