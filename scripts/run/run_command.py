@@ -25,8 +25,10 @@ from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.run import mosaic_run, window_run
+from openvrex.scripts.run import policy_run
+from openvrex.scripts.run.mosaic_run import MosaicRun
 from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
+from openvrex.scripts.run.window_run import WindowRun
 from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.stage_log import Span, Unit, spans
@@ -123,25 +125,16 @@ def command(
     repeat = again(first, last, waves)
     many = workers or (None if scheduler else WORKERS)
     if policy != RESV:
-        own, rest = window_run.split(policy, param or [])
+        own, rest = policy_run.split(policy, param or [])
         options = Options(frames, tokens, fps, question, generate, gop, layers)
-        asked_for: mosaic_run.Asked | window_run.Asked
-        if policy == MOSAIC:
-            asked_for = mosaic_run.Asked(own, video, options, at_once, slots)
-        else:
-            asked_for = window_run.Asked(policy, own, video, options, at_once, slots)
-        named = {"preset": preset, "param": rest}
-        system = console.params(preset, rest)
-        core = system.core
-        asked_for.entry(core)  # a bad name or parameter fails before the models are loaded
+        asked_for = policy_run.Asked(policy, own, video, options, at_once, slots)
+        # A bad name or parameter fails before the models are loaded.
+        under = kind(policy)(asked_for, console.params(preset, rest))
 
         def start(stack: ExitStack) -> Any:
             return stack.enter_context(cluster(scheduler, jobs, many))
 
-        if isinstance(asked_for, mosaic_run.Asked):
-            mosaic_run.run(asked_for, core, named, folder, repeat, start, json)
-        else:
-            window_run.run(asked_for, system, named, folder, repeat, start, json)
+        policy_run.run(under, {"preset": preset, "param": rest}, folder, repeat, start, json)
         return
     check(trace is not None, "--trace", "", "must be given: record a trace with 'vrex trace'")
     assert trace is not None
@@ -187,6 +180,11 @@ def command(
                 console.out.print(s.table())
             console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
     end(found)
+
+
+def kind(policy: str) -> type[policy_run.PolicyRun]:
+    """What runs a policy but ReSV."""
+    return MosaicRun if policy == MOSAIC else WindowRun
 
 
 def _check_used(ctx: typer.Context, policy: str) -> None:
@@ -331,7 +329,7 @@ def load(folder: Path) -> list[Section]:
     try:
         result = json_format.loads((folder / RESULT).read_text())
         if "policy" in result:
-            return (mosaic_run if result["policy"] == MOSAIC else window_run).sections(result)
+            return kind(result["policy"]).sections(result)
         return sections(result, (folder / f"{PICTURE}.svg").read_text())
     except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
         raise ValueError(f"run={folder}: not a folder that `vrex run` wrote ({e})") from None
