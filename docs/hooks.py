@@ -1,9 +1,11 @@
 """What the manual takes from the sources when it is built (MkDocs calls the functions by their names)."""
 
 import hashlib
+import inspect
 import posixpath
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,13 +18,14 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from openvrex.hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
 from openvrex.hdl.params import override, preset  # noqa: E402
 from openvrex.scripts.pages import block_diagram, html_page, unit_datasheet, waveform_scenarios  # noqa: E402
+from openvrex.scripts.records import recorded_page  # noqa: E402
 from openvrex.synth.emission import emitted  # noqa: E402
 from openvrex.tb.library.runner import BUILD  # noqa: E402
 
 SHEETS = "datasheets"
 # Units whose sheets have a block diagram, and the design that it shows.
 DRAWN = {"dre": (), "lxe": (), "core": (), "system": ("cores=2",)}
-COPIED = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+COPIED = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -45,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Pages that nobody writes by hand."""
     texts = {f"{SHEETS}/{unit}.md": unit_datasheet.page(unit, picture(unit), blocks(unit)) for unit in ALL}
     texts[f"{SHEETS}/index.md"] = unit_datasheet.index(UNITS, BLOCKS)
+    texts["recorded.md"] = recorded_page.page()
     texts |= {page: (ROOT / source).read_text() for page, source in COPIED.items()}
     for name, text in texts.items():
         files.append(File.generated(config, name, content=text))
@@ -72,6 +76,17 @@ with the bits of the widest stream or port.
 """
 
 
+def docstring(name: re.Match) -> str:
+    """The docstring of a module as it stands, for a page that would say the same."""
+    return f"```text\n{inspect.getdoc(import_module(f'openvrex.{name[1]}'))}\n```"
+
+
+def code(name: re.Match) -> str:
+    """A source file as it stands."""
+    path = ROOT / name[1]
+    return f"```{path.suffix[1:]}\n{path.read_text()}```"
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links of the repository's own files, such as ../README.md or docs/run.md, lead to pages of the manual."""
     here = posixpath.dirname(page.file.src_uri)
@@ -91,5 +106,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         known = name[1] in pages and name[1] != page.file.src_uri
         return f"[{name[0]}]({posixpath.relpath(name[1], here or '.')})" if known else name[0]
 
+    markdown = re.sub(r"<!-- docstring: ([\w.]+) -->", docstring, markdown)
+    markdown = re.sub(r"<!-- file: ([\w./]+) -->", code, markdown)
     markdown = re.sub(r"\]\(([^)#:]+\.md)(#[^)]*)?\)", mend, markdown)
     return re.sub(r"(?<!\[)`docs/(\w+\.md)`", link, markdown)

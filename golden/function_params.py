@@ -229,7 +229,7 @@ class ReSVParams:
 
 RATIO = round(ReSVParams.ratio_q16 / 65536, 4)  # the default of Th_r-wics as a number
 
-# Section IV of the paper leaves choices open; each entry is one reading of it. docs/policies.md compares their results.
+# Section IV of the paper leaves choices open; each entry is one reading. docs/papers/policies.md compares them.
 # All but "paper" have one table per KV head. Hardware offers neither raw scores, which may be negative, nor the
 # join "first". The paper does not centre hash bits, and has Th_hd 7 of 32 bits and the ratio 0.3; docs/papers/recall.md
 # says why the defaults are others.

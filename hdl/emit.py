@@ -12,9 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from amaranth import Shape
 from amaranth.hdl import Fragment, Instance, MemoryInstance
-from amaranth.hdl._ir import Design
 from amaranth.lib import wiring
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
@@ -25,6 +23,7 @@ from openvrex.hdl.memory import bodies
 from openvrex.hdl.params import SystemParams, part_of, reset_cycles, stated
 from openvrex.hdl.ports import ports
 from openvrex.hdl.reset import Prolonged
+from openvrex.hdl.writer.amaranth_private import Design, depth_and_width
 from openvrex.hdl.writer.circt import Language
 from openvrex.hdl.writer.modules import Writer
 from openvrex.hdl.writer.names import legal
@@ -61,6 +60,7 @@ BESIDE = {
 }
 ALL = UNITS | BLOCKS | BESIDE
 PROLONGING = ("dre_ip", "core_ip", "motion_mask_ip")  # units that prolong their reset themselves
+SOURCES = Path(__file__).parents[1]  # the folder in which the packages are
 ENDING = ("dre_ip", "core_ip", "system")  # units that report memory errors in a status, and have no port for them
 
 
@@ -209,7 +209,7 @@ def in_text(
     lines: bool = False,
 ) -> Writer:
     """A design and its leaves, but for the modules of memories; `top` comes first."""
-    writer = Writer(language, lines)
+    writer = Writer(language, SOURCES if lines else None)
     for name, leaf in leaves.designs.items() if leaves else ():
         writer.add(leaf, name)
     writer.add(design, top)
@@ -230,7 +230,7 @@ def placed(
     for inner, _, _ in fragment.subfragments:
         name = design.fragments[inner].name[-1]
         if isinstance(inner, MemoryInstance):
-            words, bits = inner._data.depth, Shape.cast(inner._data.shape).width
+            words, bits = depth_and_width(inner)
             sizes = {"words": words, "bits": bits, "lanes": 1, "ports": "fifo", "protect": "none"}
             yield {"name": ".".join(path), "module": "", "user": _module_of(design, fragment)} | sizes
         elif not isinstance(inner, Instance):

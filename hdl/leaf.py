@@ -5,33 +5,19 @@ adds a component as a submodule of its own in a plain elaboration (Amaranth's si
 shared module where the design is converted with a `Leaves` as its platform (`hdl.emit`).
 """
 
-import gc
 import re
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
-from amaranth.hdl import Fragment
-from amaranth.hdl._ir import Design, PortDirection
 from amaranth.lib import wiring
-from openvrex.hdl.writer.signature import members
+from openvrex.hdl.writer import designs
+from openvrex.hdl.writer.amaranth_private import Design
 
 CLEAR = "clear"  # clock domain whose reset starts the counts that clear protected memories (`hdl.reset`)
 
 
 def elaborated(component: wiring.Component, name: str, leaves: "Leaves | None") -> Design:
-    """A component as design `name`, whose ports are those of its signature, and clock and reset.
-
-    Python's search for garbage cycles is off meanwhile: it would visit millions of small objects that are all in use,
-    which takes two fifths of the time.
-    """
-    directions = {wiring.In: PortDirection.Input, wiring.Out: PortDirection.Output}
-    ports = {"__".join(map(str, path)): (value, directions[member.flow]) for path, member, value in members(component)}
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        design = Fragment.get(component, leaves).prepare(ports=ports, hierarchy=(name,))
-    finally:
-        if collects:
-            gc.enable()
+    """A component as design `name`."""
+    design = designs.elaborated(component, name, leaves)
     # Memories use only the reset of this domain; Amaranth makes a port of its clock too.
     design.ports = [port for port in design.ports if port[0] != f"{CLEAR}_clk"]
     return design

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 from openvrex.golden.function_params import ParamError, check
-from openvrex.scripts import console, environment
+from openvrex.scripts import console, environment, extras
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
@@ -81,7 +81,8 @@ class Commands(Group):
 def _clear_errors() -> Iterator[None]:
     """End a command in one line for each kind of error that a user can mend.
 
-    Exit code 2 for a command line that Typer refuses, `ValueError` and its kin, and `OSError`; 130 for Ctrl-C.
+    Exit code 2 for a command line that Typer refuses, `ValueError` and its kin, `OSError`, and a library of an extra
+    that is not installed; 130 for Ctrl-C.
     """
     try:
         yield
@@ -89,6 +90,10 @@ def _clear_errors() -> Iterator[None]:
         raise  # the reader of our output has gone: `vrex presets | head`
     except typer.TyperException as e:
         console.fail(_typed(e), 2)
+    except ModuleNotFoundError as e:
+        if not (found := extras.missing(e)):
+            raise
+        console.fail(extras.needs("the command", *found), 2)
     except OSError as e:
         console.fail(f"{e.filename}: {e.strerror}" if e.filename else e.strerror or str(e), 2)
     except ValueError as e:

@@ -68,6 +68,7 @@ Param = Annotated[
     list[str] | None, typer.Option("-p", help="Change a parameter: name=value or unit.name=value. May be repeated.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+Record = Annotated[bool, typer.Option("--record", help="Record the results in docs/results/blocks.json.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random stalls and data.")]
 Folder = Annotated[Path, typer.Option("-o", parser=folder, help="Folder to write into.")]
 Trace = Annotated[

@@ -24,6 +24,7 @@ for number in usual:
     signal.signal(number, _stop)
 
 import typer  # noqa: E402
+from openvrex.scripts import extras  # noqa: E402
 from openvrex.scripts.command_group import Command, Commands, Group  # noqa: E402
 
 # A panel of `vrex --help` -> its commands, as folder and module.
@@ -31,7 +32,7 @@ PANELS = {
     "Build hardware": ("generation.presets", "generation.generate", "generation.ip", "generation.asm"),
     "Check hardware": ("check.verify",),
     "Estimate area, timing and power": ("size.sweep", "size.report"),
-    "Run and simulate models": ("run.trace", "run.run", "run.answer"),
+    "Run and simulate models": ("run.trace", "run.answer"),
     "For readers of the papers, and engineers of OpenVRex": (),
 }
 # A group of commands -> its panel, what it is for, its folder, its commands.
@@ -41,6 +42,12 @@ GROUPS = {
         "Estimate area, clock and power of units, also on an FPGA.",
         "scripts.size",
         ("area", "timing", "power", "fpga", "table3", "libraries"),
+    ),
+    "run": (
+        "Run and simulate models",
+        "Run decoder layers on the RTL of a core.",
+        "scripts.run",
+        ("resv", "windows", "mosaic"),
     ),
     "simulate": (
         "Run and simulate models",
@@ -52,7 +59,20 @@ GROUPS = {
         "For readers of the papers, and engineers of OpenVRex",
         "Compare policies, recall facts, repeat figures of the papers.",
         "papers.commands",
-        ("demo", "stream", "policies", "recall", "scenes", "measure", "readings", "figure", "evaluate", "fleet"),
+        (
+            "demo",
+            "list",
+            "stream",
+            "prune",
+            "policies",
+            "recall",
+            "scenes",
+            "measure",
+            "readings",
+            "figure",
+            "evaluate",
+            "fleet",
+        ),
     ),
     "dev": (
         "For readers of the papers, and engineers of OpenVRex",
@@ -61,25 +81,40 @@ GROUPS = {
         ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),
     ),
 }
+# The extra that a folder's commands need.
+EXTRAS = {
+    "check": "verify",
+    "size": "size",
+    "run": "models",
+    "simulate": "models",
+    "commands": "papers",
+    "engineers": "papers",
+}
 
 
-def _command(group: typer.Typer, module: str, panel: str | None = None) -> None:
-    name = module.rpartition(".")[2]
-    command = import_module(f"openvrex.{module}_command").command
-    group.command(name, cls=Command, rich_help_panel=panel)(command)
+def _command(group: typer.Typer, module: str, within: str = "", panel: str | None = None) -> None:
+    name, settings = module.rpartition(".")[2], {}
+    try:
+        command = import_module(f"openvrex.{module}_command").command
+    except ModuleNotFoundError as e:
+        if not (found := extras.missing(e)):
+            raise
+        command = extras.stand_in(f"vrex {within}{name}", found[0], EXTRAS.get(module.split(".")[1], found[1]))
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    group.command(name, cls=Command, rich_help_panel=panel, context_settings=settings)(command)
 
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
 for title, modules in PANELS.items():
     for module in modules:
-        _command(app, f"scripts.{module}", title)
+        _command(app, f"scripts.{module}", panel=title)
     for group, (panel, purpose, folder, names) in GROUPS.items():
         # The papers' room may be left out of an installation, and what measures it with it.
         if panel != title or find_spec("openvrex.papers") is None and group in ("papers", "dev"):
             continue
         inner = typer.Typer(cls=Group)
         for name in names:
-            _command(inner, f"{folder}.{name}")
+            _command(inner, f"{folder}.{name}", f"{group} ")
         app.add_typer(inner, name=group, rich_help_panel=panel, help=purpose)
 
 

@@ -8,7 +8,7 @@ Counted:
 - reads and writes of memories, by the SRAM model
 - leakage of cells and memories
 
-Not counted are wires, glitches and the clock tree, as in a report before layout. docs/power.md says what they add.
+Not counted are wires, glitches and the clock tree, as in a report before layout. docs/size.md says what they add.
 
 The internal energy of an output's edge is the mean over the inputs that may have caused it. For an input's edge that
 moves no output, it is the library's figure for the state of the cell. The slew is that of a chain of inverters that
@@ -35,13 +35,13 @@ INSTANCES = 4  # recorded instances of a leaf; their mean stands for the others
 # Capacitance (fF) of the smallest inverter's pin: ASAP7's INVx1 at 7 nm. Other nodes lie on the line through it and
 # SKY130's inv_1 (2.302) in log scales, as the delays of `technology` do.
 PIN, SHRINK = 0.6198, 0.449
-LEAK = 0.078  # nW per gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/power.md)
+LEAK = 0.078  # nW per gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/size.md)
 # CLOCK: charge behind the clock pin of a DFF per cycle, in charges of one pin. It is the geometric mean of ASAP7's
 # DFFHQN (1.9) and SKY130's dfxtp (5.3), from their tables. CLOCK_DELAY: part of a DFF's delay that its two clock
 # inverters take (openvrex.lib).
 CLOCK, CLOCK_DELAY = 3.2, 6.0
 LIBRARIES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # node (nm) of a library, by the beginning of its file name
-# Factors of the interval at a node other than the library's. They span the results of ASAP7 and SKY130 (docs/power.md).
+# Factors of the interval at a node other than the library's. They span the results of ASAP7 and SKY130 (docs/size.md).
 SPREAD, LEAK_SPREAD = 1.5, 10.0
 
 

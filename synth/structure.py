@@ -11,6 +11,11 @@ KEYWORDS = frozenset(
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\d*'s?[bdho][\dxz_a-fA-F]+|\d[\d_]*|\\\S+|`?\$?[A-Za-z_][\w$]*|[^\s\w]", re.S)
 
 
+def tokens(verilog: str) -> list[str]:
+    """Words, numbers and signs of Verilog, without comments."""
+    return [token.lstrip("\\") for token in _TOKEN.findall(verilog) if token[:2] not in ("//", "/*")]
+
+
 def structure(verilog: str) -> str:
     """SHA-256 of Verilog in which each name is the number of its first place in its module.
 
@@ -20,9 +25,8 @@ def structure(verilog: str) -> str:
     """
     modules: dict[str, dict[str, str]] = {}
     texts: list[list[str]] = [[]]
-    for token in _TOKEN.findall(verilog):
-        if token[:2] not in ("//", "/*"):
-            texts[-1].append(token.lstrip("\\"))
+    for token in tokens(verilog):
+        texts[-1].append(token)
         if token == "endmodule":
             texts.append([])
     for text in texts:

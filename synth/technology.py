@@ -7,6 +7,10 @@ wires and no clock tree, as in a pre-layout synthesis report (V-Rex section VI-A
 NAND2 of a FinFET node = contacted gate pitch x 3 columns (2 gates and a single diffusion break) x cell height. Double
 diffusion breaks take 4 columns, as in ASAP7's NAND2xp33. Intervals are ranges of published processes and libraries,
 not standard deviations. They are the same for all units of a node, so ratios of logic areas do not depend on them.
+
+Only commonly quoted, so to be checked before a decision hangs on one: the sizes of 28, 40, 45 and Intel's 130 nm, TSMC
+N7's pitches, Intel's densities of 14.5, 4.2 and 23.6 Mb/mm2, SKY130's bit cell; in `synth.sram`, Horowitz's energy of
+an access, and the factor 1.30 that a two-port cell is larger at least.
 """
 
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from openvrex.golden.function_params import check
 from openvrex.synth import nldm
 from openvrex.synth.liberty import Library
 
-# Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/area.md.
+# Gate equivalents of one unit by two of the libraries (embedded, ASAP7, SKY130) differ by at most 1.23, docs/size.md.
 LIBRARY_SPREAD = 0.25
 
 

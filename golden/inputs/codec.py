@@ -35,7 +35,7 @@ MOTION = {"low": 0.5, "medium": 2.0, "high": np.inf}  # class of a stream -> upp
 
 
 class Coded(Protocol):
-    """The data of a frame that the pruner needs; `golden.inputs.video.Frame` and `Recorded` provide it."""
+    """The data of a frame that the pruner needs; `golden.inputs.frames.Frame` and `Recorded` provide it."""
 
     @property
     def gop(self) -> int:
@@ -67,7 +67,7 @@ def save_motion(path: Path, frames: Iterable[Recorded]) -> int:
     """Write a motion file: types and blocks of a stream's frames, as .npz. Returns the number of frames.
 
     The arrays are `kinds` [n], `gops` [n], `sizes` [n, 2], `offsets` [n + 1] and `blocks` (`BLOCK`). Frame i has the
-    blocks from offsets[i] to offsets[i + 1]. `golden.inputs.video.Frame` works as input too. The same frames give the
+    blocks from offsets[i] to offsets[i + 1]. `golden.inputs.frames.Frame` works as input too. The same frames give the
     same bytes. Write every frame of a stream: the file would merge the motion of skipped frames with that of the next.
     Raises `OSError` that names `path`.
     """

@@ -3,9 +3,9 @@
 Two kinds of folder work:
 
 - **Decoder** (`DECODERS`): a text model. DINOv2 encodes the frames, and `golden.inputs.vision.Projector` maps the
-  tokens into the decoder's embedding space, as in `golden.inputs.trace.record`. This projector is not trained: it only
-  matches principal components. So structure and spread of the keys are the decoder's, but their meaning is not. Do not
-  measure accuracy with such a trace.
+  tokens into the decoder's embedding space, as in `golden.inputs.trace_recorder.record`. This projector is not
+  trained: it only matches principal components. So structure and spread of the keys are the decoder's, but their
+  meaning is not. Do not measure accuracy with such a trace.
 - **Image or video model** (`IMAGE_MODELS`): it brings its own image processor, vision tower and trained projector.
   Every frame is an image of its own in the prompt, in order, as it would arrive in a stream. Qwen's video input is not
   used, because it merges two frames into one. The model decides how many tokens a frame has. The block of a frame
@@ -31,7 +31,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from openvrex.golden.function_params import check
-from openvrex.golden.inputs import trace, video, vision
+from openvrex.golden.inputs import trace_recorder, video, vision
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.trace import STAGES, Trace, TraceError
 from openvrex.golden.inputs.trace_model import Model
@@ -275,7 +275,7 @@ def record(
 ) -> Trace:
     """Run a video through the model of a Hugging Face folder and record a trace of `layers`.
 
-    The arguments are those of `golden.inputs.trace.record`, with these differences:
+    The arguments are those of `golden.inputs.trace_recorder.record`, with these differences:
 
     * The folder's chat template around the frames is the prompt. A question needs the folder's tokenizer.
     * For a decoder, `tokens` per frame are 36 by default. An image model sets the number itself, so leave it out.
@@ -291,7 +291,7 @@ def record(
     folder.
     """
     layers = tuple(layers)
-    trace.check_numbers(frames, fps, queries, generate, fit)
+    trace_recorder.check_numbers(frames, fps, queries, generate, fit)
     path = video.locate(clip)
     next(video.frames(path, 1))  # a bad input fails here, before the model is loaded
     model = FolderModel(folder, layers, whole=generate > 0)
@@ -424,7 +424,7 @@ def _projected(
     projector = vision.Projector.fit(np.concatenate(head), model.embeddings())
     return ({"x": projector(x)} for x in chain(head, pooled)), {
         "content": UNTRAINED,
-        "vision": {"model": "DINOv2 ViT-S/14", **trace.source(vision.MODEL)},
+        "vision": {"model": "DINOv2 ViT-S/14", **trace_recorder.source(vision.MODEL)},
         "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
     }
 

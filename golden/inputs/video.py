@@ -7,7 +7,6 @@ installed packages (`CLIPS`). Source: CodecSight section 3.2.
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from importlib import metadata
@@ -21,6 +20,7 @@ from av.video.frame import PictureType
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import BLOCK, block_sads
 from openvrex.golden.inputs.display import Turn
+from openvrex.golden.inputs.frames import Frame, Window
 
 # Clip -> (distribution, file inside it). This module only reads the files and never imports the packages.
 CLIPS = {
@@ -37,31 +37,6 @@ ROUNDING = 0.0005  # seconds: Matroska and FLV round time stamps to the millisec
 
 class VideoError(ValueError):
     """Raised for a video that is missing or cannot be decoded. The message is one line that names it and the fix."""
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A decoded frame and the data of its bitstream (CodecSight section 3.2)."""
-
-    index: int  # number among the decoded frames of the stream, from 0
-    kind: str  # "I", "P" or "B"
-    gop: int  # number of the frame's GOP, from 0
-    leads: bool  # first frame yielded of its GOP: the I-frame, unless sampling skipped it
-    time: float | None  # seconds; None if the stream has no time stamps
-    size: tuple[int, int]  # height and width of the coded picture, turned as it is shown, pixels
-    # Blocks (`golden.inputs.codec.BLOCK`) of each frame since the previous one yielded, the frame's own last.
-    motions: tuple[np.ndarray, ...]
-    lost: int  # in the first frame: packets before it that cannot be decoded, because the stream starts within a GOP
-    picture: np.ndarray  # uint8 RGB [height, width, 3], or [size, size, 3] for a requested size
-
-
-@dataclass(frozen=True)
-class Window:
-    """A sliding window: frames [start, start + len(frames)) of a stream."""
-
-    index: int  # number of the window, from 0
-    start: int  # number of its first frame in the stream
-    frames: tuple[Frame, ...]
 
 
 def package_file(distribution: str, path: str, target: str = "models") -> Path:

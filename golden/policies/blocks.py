@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from openvrex.golden.function_params import check
-from openvrex.golden.inputs.video import Frame
+from openvrex.golden.inputs.frames import Frame
 
 STAGES = ("prompt", "frame", "question", "generation")
 

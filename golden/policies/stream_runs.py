@@ -32,8 +32,9 @@ from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs.codec import mean_motion
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
-from openvrex.golden.inputs.video import Frame, VideoError, digest, fallbacks, locate, read, reencode
+from openvrex.golden.inputs.video import VideoError, digest, fallbacks, locate, read, reencode
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
 from openvrex.golden.policies.policy_run import blocks as trace_blocks
@@ -136,10 +137,11 @@ class TraceStream:
 class DecoderStream:
     """A video, or the standard library's documentation as real text (`TEXT`), in the decoder.
 
-    The segments of a video are those of `golden.inputs.trace.record`: a prompt, the frames, a question, generated
-    tokens. Text has blocks of text in place of frames, and a loss at every token. The first run, full attention,
-    generates the answer. The other runs are fed its tokens, so that all choices are compared after the same input. A
-    policy that `speaks` also answers in its own words: a copy of its run at the question's end is fed its own choices.
+    The segments of a video are those of `golden.inputs.trace_recorder.record`: a prompt, the frames, a question,
+    generated tokens. Text has blocks of text in place of frames, and a loss at every token. The first run, full
+    attention, generates the answer. The other runs are fed its tokens, so that all choices are compared after the
+    same input. A policy that `speaks` also answers in its own words: a copy of its run at the question's end is fed
+    its own choices.
 
     motion : the video's mean motion (`golden.inputs.codec.mean_motion`)
     fallbacks : warnings about the video (`golden.inputs.video.fallbacks`)

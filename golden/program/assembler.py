@@ -28,13 +28,28 @@ member of its enumeration      target (`LoadTo`, `StoreTo`), action (`Retrieve`)
 BF16: ``0.5``, bits: ``0x3f00``  imm_a, imm_b, imm_c; a decimal number is rounded, a hexadecimal one gives the bits
 =============================  =======================================================================================
 
-Counts are written as they count: ``rows=16`` is encoded as 15. Defaults:
+Counts are written as they count: ``rows=16`` is encoded as 15. Fields, and what they are if not given:
 
-* counts are 1, and keep is a whole word;
-* stride, step and x_step let each row follow the one before without a gap;
-* start and end are 1;
-* fields of a VECTOR have the defaults of `golden.arithmetic.vector.Instruction`;
-* all other fields are 0.
+====================  ======================================================================  =====================
+field                 meaning                                                                 default
+====================  ======================================================================  =====================
+wait, signal          semaphores to take from, to add to                                      none
+to                    SET, ADD, RETRIEVE: the register; LOAD, STORE: first word in W or X     0
+imm, a                the number, and the register it is added to                             0, r0
+count, len            rounds of a LOOP; the register that gives them instead                  one of them is needed
+base, addr            address in memory: R[base] + addr bytes                                 r0, 0
+rows, words           rows; words of a row (of a VECTOR: of the instruction)                  1
+stride, x_step        from one row to the next: bytes in memory; words of X in MUL            without a gap
+step                  from one row to the next in X, from one tile to the next in W: words    without a gap
+target                where a LOAD or STORE puts its words                                    W, memory
+wide=1                words of memory or of the stream hold FP32 numbers                      BF16
+w, x, tiles, chunks   MUL: first word of weights, of activations; tiles; chunks of a row      0, 0, 1, 1
+keep                  numbers used of the last word                                           all
+v_op, a, b, c         VECTOR: operation, and each operand's source, such as STREAM            FMA: a * 1 + (-0)
+write, format         VECTOR: banks that take the result; what its STORE sends                none, FP32 from C
+====================  ======================================================================  =====================
+
+start and end are 1, all other fields 0. Those of a VECTOR have the defaults of `golden.arithmetic.vector.Instruction`.
 """
 
 import ast

@@ -19,10 +19,24 @@ POOL        memory                   the number of blocks handed out at least on
                                      whether there is a freed block. Both blocks are 0 without one
 ==========  =======================  ================================================================================
 
+::
+
+    table_base   +-----------------------------------------+
+                 | POOL                                    |  the pool, which all contexts share
+                 | NEXT of block 0, 1, 2, ...              |
+    + pool       +-----------------------------------------+  a multiple of 4,096 bytes
+                 | LEVEL  |  PLACE                         |  the table of context 0
+                 | RING of slot 0, 1, ...                  |
+                 | HASH of cluster 0, 1, ...               |  each array starts at a multiple of `burst` bytes
+                 | COUNT of cluster 0, 1, ...              |
+                 | ROW of cluster 0, 1, ...                |
+    + table      +-----------------------------------------+
+                 | the table of context 1                  |
+                 | ...                                     |
+
 HASH and COUNT mean something only below LEVEL; above it a ROW is 0. RING means something only where an entry was
 placed, NEXT only in front of another block. An item takes a power of two of bytes: its bits, lowest first, then its
-check bits (`golden.arithmetic.secded`), then zeros. The pool's record comes
-first, then the NEXT of all blocks, then the tables in the order of their contexts.
+check bits (`golden.arithmetic.secded`), then zeros. The lowest byte comes first.
 
 Source: V-Rex sections V-B and V-C keep the HC table and the mapping in DRAM; the layout is this project's.
 """

@@ -1,4 +1,31 @@
-"""Packs entries into 4 bits a number on their way home, and expands them on their way back."""
+"""Packs entries into 4 bits a number on their way home, and expands them on their way back.
+
+A packed beat stands for four beats of numbers. The codec takes a slice at a time::
+
+    pack                                                     expand
+    four beats in the copier's buffer                        a packed beat in the buffer
+      |  each group is read twice                              |
+      +---> SCAN: largest and least number                     +---> scale: the group's header bits
+      |       |                                                |       |
+      |       v                                                |       v
+      |     STEP: exponent e, significand j                    +---> Kv4Number x lanes: the middle of a code's step
+      |       |                                                        |
+      |       v                                                        v
+      |     ZERO: codes below zero, z                        `o`, a beat of numbers; four of them
+      |       |
+      |       v
+      +---> CODE: Kv4Code x lanes, a header bit into
+              |   bit 0 of every (group / 16)th code
+              v
+            `o`, one packed beat
+
+A group of 32 numbers, packed into 16 bytes; h is a code whose lowest bit is one of the 14 header bits e, j, z::
+
+    number   0   1   2   3   4   5          26  27  28  29  30  31
+           +---+---+---+---+---+---+--    --+---+---+---+---+---+---+
+           | h | c | h | c | h | c |  ...   | h | c | c | c | c | c |
+           +---+---+---+---+---+---+--    --+---+---+---+---+---+---+
+"""
 
 from functools import reduce
 from operator import or_

@@ -1,4 +1,26 @@
-"""Places entries, offloads the oldest, and frees the blocks of contexts."""
+"""Places entries, offloads the oldest, and frees the blocks of contexts.
+
+The blocks of a cluster. An entry gets its slot when it is appended, and moves there when it leaves the ring::
+
+    ROW:   head                     off                      tail
+            |                        |                        |
+            v                        v                        v
+         +----------+   NEXT      +----------+   NEXT      +----------+
+         | #  #  #  | ----------> | #  #  .  | ----------> | .  .     |
+         +----------+             +----------+             +----------+
+                                   off_slots = 2            tail_slots = 2
+
+    #  the entry is at home      .  the slot of an entry that is still in the ring      blank: free
+
+The pool hands out blocks that were never used before it reuses freed ones::
+
+    POOL:  fresh                    free_head                free_tail
+            |                        |                        |
+            v                        v                        v
+    used blocks | unused ...      +----------+   NEXT      +----------+
+                                  |          | ----------> |          |
+                                  +----------+             +----------+
+"""
 
 from amaranth import Cat, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring

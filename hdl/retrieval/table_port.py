@@ -1,4 +1,26 @@
-"""Table port: reads and writes the tables in memory for HCU and KVMU, over one AXI4 port."""
+"""Table port: reads and writes the tables in memory for HCU and KVMU, over one AXI4 port.
+
+A request goes down on the left, what memory answers comes up on the right. A request waits in `kept` while the bus has
+accesses of the other kind in flight::
+
+    hcu:  ask  put        kvmu:  ask  put                    hcu.data     kvmu.data
+           |    |                 |    |                         ^            ^
+           v    v                 v    v                         |            |
+        +----------------------------------+                 +--------------------+
+        | _take: the older of a client,    |                 | _hand_out: check   |
+        |        clients in turn           |                 |   bits             |
+        +----------------------------------+                 +--------------------+
+        | _locate: page and place          |                           ^ r_word
+        +----------------------------------+                 +--------------------+
+                         | kept                              | _read_beat: an item|
+                         v                                   |   a cycle          |
+        +----------------------------------+   order, a      +--------------------+
+        | _send: addresses                 | -- FIFO of asks --->      ^
+        | _write_beat: check bits, strobes |                           |
+        +----------------------------------+                           |
+             | ar      | aw, w      ^ b                                | r
+    ---------+---------+------------+----------------------------------+----------------- AXI4, to memory
+"""
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data

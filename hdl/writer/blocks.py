@@ -7,10 +7,12 @@ one after the other: no variable is read in the block that assigns it.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from amaranth.hdl import Signal, Value
-from amaranth.hdl._ast import Assign, Concat, Operator, Part, Print, Property, Slice, Statement, Switch, SwitchValue
-from openvrex.hdl.writer.variables import Var, Variables, WriterError, signals_of
+from openvrex.hdl.writer import amaranth_private as private
+from openvrex.hdl.writer.values import signals_of, sliced
+from openvrex.hdl.writer.variables import Var, Variables, WriterError
 
 
 @dataclass
@@ -58,20 +60,20 @@ class Block:
     body: list[Node] = field(default_factory=list)
 
 
-def tree(statements: Iterable[Statement], variables: Variables) -> Iterator[list[Node]]:
+def tree(statements: Iterable[private.Statement], variables: Variables) -> Iterator[list[Node]]:
     """Each statement as nodes."""
     for statement in statements:
-        if isinstance(statement, Assign):
+        if isinstance(statement, private.Assign):
             yield list(_sets(statement.lhs, statement.rhs, 0, variables, statement.src_loc))
-        elif isinstance(statement, Switch):
+        elif isinstance(statement, private.Switch):
             yield _switch(statement.test, [(p, s) for p, s, _ in statement.cases], variables)
-        elif isinstance(statement, Property | Print):
+        elif isinstance(statement, private.Property | private.Print):
             raise WriterError(f"{type(statement).__name__}: simulate it with Amaranth; Verilog of a unit has none")
 
 
 def _switch(test: Value, cases: list, variables: Variables) -> list[Node]:
     bodies = [(patterns, [n for nodes in tree(body, variables) for n in nodes]) for patterns, body in cases]
-    if isinstance(test, Concat) and (arms := _chain(test, bodies)):
+    if isinstance(test, private.Concat) and (arms := _chain(test, bodies)):
         return [If(arms)]
     if not len(test):
         return bodies[0][1]
@@ -83,7 +85,7 @@ def _switch(test: Value, cases: list, variables: Variables) -> list[Node]:
     return [Case(test, bodies)]
 
 
-def _chain(test: Concat, bodies: list) -> list | None:
+def _chain(test: private.Concat, bodies: list) -> list | None:
     """The arms of an If/Elif/Else, which Amaranth writes as a switch over all its tests."""
     arms: list = []
     if any(len(part) != 1 for part in test.parts):
@@ -100,46 +102,30 @@ def _chain(test: Concat, bodies: list) -> list | None:
 
 def _sets(target: Value, value: Value, at: int, variables: Variables, src_loc: tuple) -> Iterator[Node]:
     """Assignments of `value`, from its bit `at` on, to all of `target`."""
-    if isinstance(target, Signal):
-        for var, low, high in variables.over(target, 0, len(target)):
-            yield Set(var, low, high, value, at + var.start + low, src_loc)
-    elif isinstance(target, Slice):
-        start, stop, inner = target.start, target.stop, target.value
-        while isinstance(inner, Slice) or isinstance(inner, Operator) and inner.operator in ("s", "u"):
-            if isinstance(inner, Slice):
-                start, stop = start + inner.start, stop + inner.start
-            inner = inner.value if isinstance(inner, Slice) else inner.operands[0]
-        if isinstance(inner, SwitchValue):
-            yield Case(
-                inner.test, [(p, list(_sets(e[start:stop], value, at, variables, src_loc))) for p, e in inner.cases]
-            )
-        elif isinstance(inner, Signal):
-            for var, low, high in variables.over(inner, start, stop):
-                yield Set(var, low, high, value, at + var.start + low - start, src_loc)
-        else:
-            raise WriterError(f"a slice of {type(inner).__name__} is assigned: assign to a signal, then use that")
-    elif isinstance(target, Concat):
-        for part in target.parts:
+    inner, start, stop = sliced(target, casts=True)
+    whole = stop - start == len(inner)
+    if isinstance(inner, Signal):
+        for var, low, high in variables.over(inner, start, stop):
+            yield Set(var, low, high, value, at + var.start + low - start, src_loc)
+    elif isinstance(inner, private.SwitchValue):
+        elements = [(p, element if whole else element[start:stop]) for p, element in inner.cases]
+        yield Case(inner.test, [(p, list(_sets(e, value, at, variables, src_loc))) for p, e in elements])
+    elif not whole:
+        raise WriterError(f"a slice of {type(inner).__name__} is assigned: assign to a signal, then use that")
+    elif isinstance(inner, private.Concat):
+        for part in inner.parts:
             yield from _sets(part, value, at, variables, src_loc)
             at += len(part)
-    elif isinstance(target, Operator) and target.operator in ("s", "u"):
-        yield from _sets(target.operands[0], value, at, variables, src_loc)
-    elif isinstance(target, SwitchValue):
-        arms = [(p, list(_sets(e, value, at, variables, src_loc))) for p, e in target.cases]
-        yield from [Case(target.test, arms)]
-    elif isinstance(target, Part):
-        inner = target.value
-        start, stop = 0, len(inner)
-        while isinstance(inner, Slice):
-            start, stop, inner = start + inner.start, stop + inner.start, inner.value
-        over = list(variables.over(inner, start, stop)) if isinstance(inner, Signal) else []
+    elif isinstance(inner, private.Part):
+        of, low, high = sliced(inner.value)
+        over = list(variables.over(of, low, high)) if isinstance(of, Signal) else []
         if len(over) != 1 or over[0][1:] != (0, over[0][0].width):
             raise WriterError("bit_select of several fields is assigned: make it an array, or select from one field")
-        if not len(target.offset):
-            yield from _sets(inner[start : start + target.width], value, at, variables, src_loc)
+        if not len(inner.offset):
+            yield from _sets(of[low : low + inner.width], value, at, variables, src_loc)
         else:
             var = over[0][0]
-            yield Set(var, 0, var.width, value, at, src_loc, target.offset, target.stride, target.width)
+            yield Set(var, 0, var.width, value, at, src_loc, inner.offset, inner.stride, inner.width)
 
 
 def sets(nodes: Iterable[Node]) -> Iterator[Set]:
@@ -159,22 +145,12 @@ def assigned(nodes: Iterable[Node]) -> Iterator[Var]:
 
 def tests(nodes: Iterable[Node]) -> Iterator[tuple[Value, int]]:
     """Every value that nodes read, and how often: fields of one variable that take bits of one value count each."""
-    last: list = [None, 0]
-    for node in nodes:
-        if isinstance(node, Set) and node.index is None:
-            if node.value is last[0]:
-                last[1] += 1
-                continue
-            if last[1]:
-                yield last[0], last[1]
-            last = [node.value, 1]
-            continue
-        if last[1]:
-            yield last[0], last[1]
-            last = [None, 0]
+    for _, run in groupby(nodes, lambda n: id(n.value if isinstance(n, Set) and n.index is None else n)):
+        node, *others = run
         if isinstance(node, Set):
-            yield node.value, 1
-            yield node.index, 1
+            yield node.value, 1 + len(others)
+            if node.index is not None:
+                yield node.index, 1
             continue
         if isinstance(node, Case):
             yield node.test, 1
@@ -182,8 +158,6 @@ def tests(nodes: Iterable[Node]) -> Iterator[tuple[Value, int]]:
             if isinstance(node, If) and test is not None:
                 yield test, 1
             yield from tests(body)
-    if last[1]:
-        yield last[0], last[1]
 
 
 def restricted(nodes: Iterable[Node], keep: set[Var]) -> list[Node]:
@@ -215,10 +189,7 @@ def restricted(nodes: Iterable[Node], keep: set[Var]) -> list[Node]:
 
 def reads(nodes: Iterable[Node], variables: Variables, inlined: dict[int, Value]) -> set[Var]:
     """The variables that nodes read."""
-    out: set[Var] = set()
-    for value, _ in tests(nodes):
-        out |= set(read_by(value, variables, inlined))
-    return out
+    return {var for value, _ in tests(nodes) for var in read_by(value, variables, inlined)}
 
 
 def read_by(value: Value, variables: Variables, inlined: dict[int, Value]) -> Iterator[Var]:
@@ -254,18 +225,16 @@ def groups(top: list[list[Node]], kind: Callable[[Var], object]) -> list[list[Va
 
 def blocks(domain: str, top: list[list[Node]], kind: Callable[[Var], object], level: dict[Var, int]) -> list[Block]:
     """The blocks of one domain: its groups, split by the levels of their variables."""
-    order: dict[Var, list[int]] = {}
+    order: dict[Var, set[int]] = {}
     for i, nodes in enumerate(top):
         for var in assigned(nodes):
-            where = order.setdefault(var, [])
-            if not where or where[-1] != i:
-                where.append(i)
+            order.setdefault(var, set()).add(i)
     out = []
     for members in groups(top, kind):
         parts: dict[int, list[Var]] = {}
         for var in members:
             parts.setdefault(level.get(var, 0), []).append(var)
         for part in parts.values():
-            at = sorted({i for var in part for i in order[var]})
+            at = sorted(set().union(*(order[var] for var in part)))
             out.append(Block(domain, part, restricted([n for i in at for n in top[i]], set(part))))
     return out

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from enum import StrEnum
 
+from openvrex.hdl.writer.mlir import Number, Op, Result, text
 from openvrex.hdl.writer.variables import WriterError
 
 WIDTH = 110  # characters of a line
@@ -33,14 +34,37 @@ class Language(StrEnum):
         """The end of a file's name."""
         return ".sv" if self == Language.SYSTEMVERILOG else ".v"
 
-    def clocked(self, clk: str, body: str) -> str:
+    def clocked(self, clk: Result, body: list[Op]) -> Op:
         """A block of registers."""
-        head = f"alwaysff(posedge {clk})" if self == Language.SYSTEMVERILOG else f"always posedge {clk}"
-        return f"sv.{head} {{\n{body}\n}}"
+        if self == Language.SYSTEMVERILOG:
+            return Op("sv.alwaysff", (clk,), {"clockEdge": Number(0), "resetStyle": Number(0)}, regions=(body, None))
+        return Op("sv.always", (clk,), {"events": (Number(0),)}, regions=(body,))
 
-    def combinational(self, body: str) -> str:
+    def combinational(self, body: list[Op]) -> Op:
         """A block without registers."""
-        return f"sv.{'alwayscomb' if self == Language.SYSTEMVERILOG else 'always'} {{\n{body}\n}}"
+        if self == Language.SYSTEMVERILOG:
+            return Op("sv.alwayscomb", regions=(body,))
+        return Op("sv.always", attributes={"events": ()}, regions=(body,))
+
+
+def said(comment: str) -> Op:
+    """A comment as a line of its own."""
+    return Op("sv.verbatim", (), {"format_string": plain(comment), "symbols": ()})
+
+
+def assign(how: str, to: Result, value: Result, source: tuple[str, int] | None = None) -> Op:
+    """An assignment: `assign` (continuous), `bpassign` (blocking) or `passign`."""
+    return Op(f"sv.{how}", (to, value), source=source)
+
+
+def choice(test: Result, then: list[Op], other: list[Op] | None = None) -> Op:
+    """An `if`, with an `else` unless `other` is `None`."""
+    return Op("sv.if", (test,), regions=(then, other))
+
+
+def plain(words: str) -> str:
+    """Text of a comment: ASCII, without what the printer would replace."""
+    return words.encode("ascii", "replace").decode().replace("{{", "{ {").rstrip("\\ ")
 
 
 # In a process of its own: CIRCT ends its process on an error within, and its depth needs the stack of a main thread.
@@ -65,15 +89,15 @@ _PLACES = re.compile(r"\t// (.*)$", re.M)  # of a line's statements
 _COMMENTED = re.compile(r"^ +(//.*)\n( +(?:\(\* \w+ \*\) )?(?:reg|logic|wire) .*;)\n", re.M)
 
 
-def exported(mlir: str, language: Language, lines: bool) -> str:
-    """Verilog of modules as MLIR text, with places in the source if `lines`.
+def exported(modules: list[Op], language: Language, lines: bool) -> str:
+    """Verilog of modules, with places in the source if `lines`.
 
     Raises `WriterError` with CIRCT's message.
     """
     options = _OPTIONS if language == Language.SYSTEMVERILOG else (*_OPTIONS, "noAlwaysComb")
     options = (*options, f"locationInfoStyle={'plain' if lines else 'none'}")
-    text = f'module attributes {{circt.loweringOptions = "{",".join(options)}"}} {{\n{mlir}\n}}'
-    run = subprocess.run([sys.executable, "-c", _CODE], input=text, capture_output=True, text=True, check=False)
+    mlir = text([Op("builtin.module", attributes={"circt.loweringOptions": ",".join(options)}, regions=(modules,))])
+    run = subprocess.run([sys.executable, "-c", _CODE], input=mlir, capture_output=True, text=True, check=False)
     if run.returncode:
         raise WriterError(f"CIRCT could not write Verilog ({run.returncode}): {run.stderr[-500:]}")
     out = _PLACES.sub(_in_source, run.stdout) if lines else run.stdout
@@ -93,15 +117,15 @@ def _in_source(found: re.Match) -> str:
 
 def _with_outputs(found: re.Match) -> str:
     """A module whose outputs stand in place of the wires behind them."""
-    text = found[0]
-    wires = set(_OUTPUT.findall(text))
+    out = found[0]
+    wires = set(_OUTPUT.findall(out))
     if not wires:
-        return text
+        return out
     behind = "|".join(wires)
-    text = _OUTPUT.sub("", text)
-    text = re.sub(rf"^  wire [^;=]*\b(?:{behind}){BEHIND};.*\n", "", text, flags=re.M)
-    text = re.sub(rf"^  wire [^;=]*\b({behind}){BEHIND} = ", r"  assign \1 = ", text, flags=re.M)
-    return re.sub(rf"\b({behind}){BEHIND}\b", r"\1", text)
+    out = _OUTPUT.sub("", out)
+    out = re.sub(rf"^  wire [^;=]*\b(?:{behind}){BEHIND};.*\n", "", out, flags=re.M)
+    out = re.sub(rf"^  wire [^;=]*\b({behind}){BEHIND} = ", r"  assign \1 = ", out, flags=re.M)
+    return re.sub(rf"\b({behind}){BEHIND}\b", r"\1", out)
 
 
 def _joined(found: re.Match) -> str:

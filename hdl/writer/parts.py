@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amaranth.hdl import Fragment, Instance, MemoryInstance, Signal, Value
-from amaranth.hdl._ast import Assign
-from amaranth.hdl._ir import Design, PortDirection, RequirePosedge
 from openvrex.hdl.writer import signature
+from openvrex.hdl.writer.amaranth_private import Assign, Design, PortDirection, RequirePosedge, reads_of, writes_of
 from openvrex.hdl.writer.blocks import Case, If, Node, Set, assigned, read_by, reads, restricted, tree
 from openvrex.hdl.writer.names import Names, legal
 from openvrex.hdl.writer.variables import Var, Variables, WriterError
@@ -80,13 +79,19 @@ def through(top: Part) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     for port in top.ports:
         if port.output:
-            seen, work = set(), [port.var]
-            while work:
-                var = work.pop()
-                if var not in seen:
-                    seen.add(var)
-                    work += top.comb.get(var, ())
-            out.setdefault(port.name, set()).update(inputs_[var] for var in seen if var in inputs_)
+            from_ = {inputs_[var] for var in _reached([port.var], top.comb) if var in inputs_}
+            out.setdefault(port.name, set()).update(from_)
+    return out
+
+
+def _reached(work: list[Var], edges: dict[Var, set[Var]]) -> set[Var]:
+    """Variables, and all to which edges lead from them."""
+    out: set[Var] = set()
+    while work:
+        var = work.pop()
+        if var not in out:
+            out.add(var)
+            work += edges.get(var, ())
     return out
 
 
@@ -119,15 +124,15 @@ class _Parts:
                 self._pass(part, inner)
             elif isinstance(inner, MemoryInstance):
                 part.memories.append((own, inner))
-                for port in [*inner._write_ports, *inner._read_ports]:
-                    if port._domain != "comb":
-                        self._clock(part, port._domain)
+                for port in [*writes_of(inner), *reads_of(inner)]:
+                    if port.domain != "comb":
+                        self._clock(part, port.domain)
                 clocks = [clk for clk, _ in part.clocks.values()]
-                self._connect(part, [port._data for port in inner._read_ports], [*inputs(inner), *clocks], "memory")
-                for port in inner._read_ports:
-                    if port._domain == "comb":
+                self._connect(part, [port.data for port in reads_of(inner)], [*inputs(inner), *clocks], "memory")
+                for port in reads_of(inner):
+                    if port.domain == "comb":
                         found = self._read_by(part, inputs(inner))
-                        self.comb |= {var: set(found) for var in self.vars.of(port._data)}
+                        self.comb |= {var: set(found) for var in self.vars.of(port.data)}
             elif not isinstance(inner, RequirePosedge):
                 part.below.append(self.part(inner, f"{name}__{legal(own)}", own))
         return part
@@ -202,12 +207,7 @@ class _Parts:
         for part in top.all():
             for _, instance in part.instances:
                 work += self._read_by(part, inputs(instance))
-        live: set[Var] = set()
-        while work:
-            var = work.pop()
-            if var not in live:
-                live.add(var)
-                work += self.edges.get(var, ())
+        live = _reached(work, self.edges)
         for part in top.all():
             for domain, trees in part.trees.items():
                 part.trees[domain] = [kept for kept in (restricted(nodes, live) for nodes in trees) if kept]
@@ -268,8 +268,8 @@ def inputs(fragment: Instance | MemoryInstance) -> list[Value]:
     """The values that go into an instance or a memory."""
     if isinstance(fragment, Instance):
         return [value for value, kind in fragment.ports.values() if kind == "i"]
-    writes, reads_ = fragment._write_ports, fragment._read_ports
-    return [v for p in writes for v in (p._addr, p._data, p._en)] + [v for p in reads_ for v in (p._addr, p._en)]
+    written = [value for p in writes_of(fragment) for value in (p.address, p.data, p.enable)]
+    return written + [value for p in reads_of(fragment) for value in (p.address, p.enable)]
 
 
 def members(component: object) -> Iterator[tuple[str, Signal]]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amaranth.hdl import Format, Signal, Value
-from amaranth.hdl._ast import Concat, Operator, Part, Slice, SwitchValue
+from openvrex.hdl.writer.amaranth_private import fields, format_of, members_of, shown_by
+from openvrex.hdl.writer.values import sliced
 
 
 class WriterError(ValueError):
@@ -60,7 +61,7 @@ class Variables:
     def of(self, signal: Signal) -> list[Var]:
         """The variables of a signal, lowest bits first; none of a signal without bits."""
         if id(signal) not in self._of:
-            found = sorted(_fields(signal, signal._format, ""), key=lambda f: f[0])
+            found = sorted(_fields(signal, format_of(signal), ""), key=lambda f: f[0])
             whole = sum(width for _, width, *_ in found) == len(signal)
             at = 0
             for start, width, *_ in found:
@@ -79,16 +80,10 @@ class Variables:
 
     def numbered(self, value: Value, inlined: dict[int, Value]) -> Var | None:
         """The variable with names of its numbers that a value is; `None` if it is no such variable."""
-        start, stop = 0, len(value)
-        while isinstance(value, Slice | Operator) or id(value) in inlined:
-            if isinstance(value, Slice):
-                start, stop, value = start + value.start, stop + value.start, value.value
-            elif isinstance(value, Operator):
-                if value.operator not in ("s", "u"):
-                    return None
-                value = value.operands[0]
-            else:
-                value = inlined[id(value)]
+        value, start, stop = sliced(value, casts=True)
+        while id(value) in inlined:
+            value, low, _ = sliced(inlined[id(value)], casts=True)
+            start, stop = start + low, stop + low
         for var in self.of(value) if isinstance(value, Signal) else ():
             if (var.start, var.stop) == (start, stop):
                 return var if var.numbers else None
@@ -101,26 +96,21 @@ def pin_name(port: str, var: Var | None) -> str:
     return port if var is None or stream == port else f"{stream}_{var.field or 'payload'}"
 
 
-def _fields(signal: Signal, form: object, path: str) -> Iterator[tuple[int, int, str, Mapping[int, str]]]:
+def _fields(signal: Signal, form: Format, path: str) -> Iterator[tuple[int, int, str, Mapping[int, str]]]:
     """Lowest bit, width and path of every field of a signal that is a plain number, and the names of its numbers."""
-    if isinstance(form, Format.Struct):
-        for name, inner in form._fields.items():
+    if (inside := fields(form)) is not None:
+        for name, inner in inside.items():
             yield from _fields(signal, inner, f"{path}_{name}".lstrip("_").replace(".", "_"))
         return
-    value = _value(form, signal)
-    start = 0
-    while isinstance(value, Slice | Operator):
-        if isinstance(value, Operator):
-            value = value.operands[0]
-        else:
-            start, value = start + value.start, value.value
-    width = len(_value(form, signal))
-    yield (start, width, path, _numbers(signal, form)) if value is signal else (0, len(signal), "", {})
+    values = shown_by(form)
+    shown = values[0] if len(values) == 1 else signal
+    value, start, _ = sliced(shown, casts=True)
+    yield (start, len(shown), path, _numbers(signal, form)) if value is signal else (0, len(signal), "", {})
 
 
-def _numbers(signal: Signal, form: object) -> Mapping[int, str]:
-    if isinstance(form, Format.Enum):
-        return form._variants
+def _numbers(signal: Signal, form: Format) -> Mapping[int, str]:
+    if (members := members_of(form)) is not None:
+        return members
     out = {}
     for number in range(1 << len(signal)) if signal.decoder is not None else ():
         try:
@@ -128,40 +118,3 @@ def _numbers(signal: Signal, form: object) -> Mapping[int, str]:
         except KeyError:  # a number without a state
             continue
     return out
-
-
-def _value(form: object, signal: Signal) -> Value:
-    """The value that a format shows."""
-    if isinstance(form, Format.Enum | Format.Array | Format.Struct):
-        return form._value
-    values = [chunk[0] for chunk in form._chunks if not isinstance(chunk, str)]
-    return values[0] if len(values) == 1 else signal
-
-
-def signals_of(value: Value) -> Iterator[tuple[Signal, int, int]]:
-    """Every signal that a value reads, with the range of bits. A signal may come more than once."""
-    if isinstance(value, Signal):
-        yield value, 0, len(value)
-    elif isinstance(value, Slice) and isinstance(value.value, Signal):
-        yield value.value, value.start, value.stop
-    elif isinstance(value, Slice):
-        inner, start, stop = value.value, value.start, value.stop
-        while isinstance(inner, Slice):
-            start, stop, inner = start + inner.start, stop + inner.start, inner.value
-        if isinstance(inner, Signal):
-            yield inner, start, stop
-        else:
-            yield from signals_of(inner)
-    elif isinstance(value, Operator):
-        for operand in value.operands:
-            yield from signals_of(operand)
-    elif isinstance(value, Part):
-        yield from signals_of(value.value)
-        yield from signals_of(value.offset)
-    elif isinstance(value, SwitchValue):
-        yield from signals_of(value.test)
-        for _, element in value.cases:
-            yield from signals_of(element)
-    elif isinstance(value, Concat):
-        for part in value.parts:
-            yield from signals_of(part)

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from openvrex.golden.inputs import vision
-from openvrex.golden.inputs.trace import record
+from openvrex.golden.inputs.trace_recorder import record
 from openvrex.golden.policies.registry import override
 from openvrex.hdl.emit import emit, params_of
 from openvrex.papers.commands.measure_command import COLUMNS, measure, verdict
@@ -216,7 +216,7 @@ def _sections(seconds, figures, outcomes, cycles, areas) -> list[Section]:
     area = Section(
         "Area",
         "Gate equivalents (GE: one NAND2) with the project's embedded library, cells only, and what the logic would "
-        f"take at {NODE} nm (docs/area.md has the interval). Memories stand beside the logic.",
+        f"take at {NODE} nm (docs/size.md has the interval). Memories stand beside the logic.",
         ["unit", "combinational, GE", "registers, GE", "logic, GE", f"logic at {NODE} nm, µm²", "memories, bit"],
         [
             [

@@ -11,9 +11,9 @@ from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.codec import PruneParams, Pruner
-from openvrex.golden.inputs.video import Frame, Window
-from openvrex.papers.commands.codec_pruning import PROMPT, PRUNING, QUERY, distance, remembered
+from openvrex.golden.inputs.frames import Frame, Window
 from openvrex.papers.commands.paper_figure import Drawn, Row
+from openvrex.papers.commands.prune_command import PROMPT, PRUNING, QUERY, distance, remembered
 from openvrex.papers.policies import codecsight_encoder as codecsight
 from openvrex.papers.policies.codecsight_encoder import SYSTEMS, Prefilled, Server
 from openvrex.scripts.quantity import Column

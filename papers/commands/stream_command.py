@@ -4,7 +4,6 @@ import json as json_format
 import math
 import shlex
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,8 @@ from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.codec import motion_class
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.stream_runs import TEXT, DecoderStream, Options, TraceStream, follow
-from openvrex.papers.commands import codec_pruning, policy_comparison, policy_list
+from openvrex.papers.commands import policy_comparison
+from openvrex.papers.commands.assignments import assigned
 from openvrex.papers.policies.registry import ALL, POLICIES, entry
 from openvrex.papers.policies.run_figures import clusters, ratios, series, summary, unions
 from openvrex.scripts import console
@@ -36,22 +36,17 @@ PANELS = {  # the plots of stream.svg: title, scale
 }
 COLOURS = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]  # one for each policy
 DEFAULT = Options()
-WITH = "Options of --codec"
-# Options that have an effect in each mode of the command.
-CODEC = {"video", "param", "frames", "fps", "gop", "depth", "codec", "window", "stride", "vectors", "json"}
-POLICY = {"video", "policy", "output", "param", "frames", "tokens", "fps", "question", "generate", "gop"}
-MODES = {"--list": {"listed", "json"}, "--codec": CODEC, "": POLICY | {"depth", "json"}}
 
 
 def command(
-    ctx: typer.Context,
-    video: Annotated[
-        list[str] | None,
+    videos: Annotated[
+        list[str],
         typer.Argument(
+            metavar="VIDEO...",
             help=f"Video file, a clip ({', '.join(video_in.CLIPS)}), '{TEXT}' (documentation in the standard library) "
-            "or a trace of `vrex trace` (.safetensors). Several are compared in one report."
+            "or a trace of `vrex trace` (.safetensors). Several are compared in one report.",
         ),
-    ] = None,
+    ],
     policy: Annotated[str, typer.Option(help=f"Policies with commas between, or all: {', '.join(POLICIES)}.")] = "resv",
     output: Annotated[
         Path | None,
@@ -62,18 +57,8 @@ def command(
             help="Folder to write into; build/stream/VIDEO by default. Several videos get a folder each inside it.",
         ),
     ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-p", help="policy.name=value, e.g. resv.resv.th_hd=3; with --codec grid, tau, alpha or rule=value."
-        ),
-    ] = None,
-    frames: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Most frames (of text: blocks); {DEFAULT.frames} by default, with --codec {codec_pruning.FRAMES}."
-        ),
-    ] = None,
+    param: Annotated[list[str] | None, typer.Option("-p", help="policy.name=value, e.g. resv.resv.th_hd=3.")] = None,
+    frames: Annotated[int, typer.Option(help="Most frames, of text: blocks.")] = DEFAULT.frames,
     tokens: Annotated[
         int, typer.Option(help="Tokens of each frame, as for `vrex trace`, or of each block.")
     ] = DEFAULT.tokens,
@@ -83,74 +68,23 @@ def command(
     question: Annotated[str, typer.Option(help="Text that follows the frames.")] = DEFAULT.question,
     generate: Annotated[int, typer.Option(help="Generate this many tokens.")] = DEFAULT.generate,
     gop: Annotated[
-        int | None,
-        typer.Option(
-            help="Encode videos again with this GOP and no B-frames, as surveillance does; 0 takes them as they are. "
-            f"Default {DEFAULT.gop}, with --codec {codec_pruning.GOP}."
-        ),
-    ] = None,
-    depth: Annotated[int | None, typer.Option(help="Number of decoder layers to run; all by default.")] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the policies with their parameters and sources.")
-    ] = False,
-    codec: Annotated[
-        bool,
-        typer.Option(
-            "--codec", help="Instead of policies, measure the tokens that CodecSight prunes by motion vectors."
-        ),
-    ] = False,
-    window: Annotated[
         int,
         typer.Option(
-            min=0, rich_help_panel=WITH, help="Also run windows of this many frames through the models; 0: none."
+            help="Encode videos again with this GOP and no B-frames, as surveillance does; 0 takes them as they are."
         ),
-    ] = 0,
-    stride: Annotated[int, typer.Option(min=1, rich_help_panel=WITH, help="Number of frames between windows.")] = 16,
-    vectors: Annotated[
-        Path | None,
-        typer.Option(
-            parser=console.file, metavar="FILE.npz", rich_help_panel=WITH, help="Write frame types and motion vectors."
-        ),
-    ] = None,
+    ] = DEFAULT.gop,
+    depth: Annotated[int | None, typer.Option(help="Number of decoder layers to run; all by default.")] = None,
     json: console.Json = False,
 ) -> None:
     """Compare retrieval policies on a stream.
 
     Each policy runs beside full attention in a real decoder. A folder that holds part of the same run is resumed.
     """
-    _check_used(ctx, "--list" if listed else "--codec" if codec else "")
-    if listed:
-        policy_list.show(json)
-        return
-    videos = video or []
-    check(bool(videos), "VIDEO", "", "must name a video, a clip or a trace")
-    if codec:
-        if vectors:
-            console.check_replaced(vectors, "--vectors", "motion vectors", rb"PK\x03\x04.*")
-        params = override(codec_pruning.PRUNING, dict(_assigned(param or [], "name=value")))
-        found = [
-            codec_pruning.measure(one, params, frames, fps, gop, depth, window, stride, vectors, quiet=json)
-            for one in videos
-        ]
-        if json:
-            console.print_json(found[0] if len(found) == 1 else found)
-            return
-        for result in found:
-            codec_pruning.show(result)
-        return
     output = output or Path("build/stream") / (Path(videos[0]).stem if len(videos) == 1 else "")
     stems = [Path(v).stem for v in videos]
     check(len(set(stems)) == len(stems), "VIDEO", " ".join(videos), "each needs a name of its own")
     entries = chosen(policy, param or [])
-    own = {"frames": frames, "gop": gop}
-    options = Options(
-        tokens=tokens,
-        fps=fps,
-        question=question,
-        generate=generate,
-        depth=depth,
-        **{name: value for name, value in own.items() if value is not None},
-    )
+    options = Options(frames=frames, tokens=tokens, fps=fps, question=question, generate=generate, gop=gop, depth=depth)
     streams = []
     for one, stem in zip(videos, stems, strict=True):
         folder = output if len(videos) == 1 else output / stem
@@ -170,16 +104,6 @@ def command(
         console.out.print(said, highlight=False, markup=False)
     for note in (*policy_comparison.notes(streams), f"Figures, plots and report: {output}"):
         console.out.print(note, highlight=False)
-
-
-def _check_used(ctx: typer.Context, mode: str) -> None:
-    """Raise `ParamError` for an option or argument that has no effect in a mode of the command."""
-    for option in ctx.command.params:
-        source = ctx.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE" and option.name not in MODES[mode]:
-            name = option.opts[0] if option.opts[0].startswith("-") else (option.name or "").upper()
-            after = f"with {mode}" if mode else "without --codec"
-            raise ParamError(f"{name}: has no effect {after}: leave it out")
 
 
 def command_line() -> str:
@@ -243,7 +167,7 @@ def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     wanted = ALL if names == "all" else (name.strip() for name in names.split(","))
     entries = {name: entry(name) for name in [TEACHER, *wanted]}
     changes: dict[str, dict[str, str]] = {}
-    for path, value in _assigned(assignments, "policy.name=value"):
+    for path, value in assigned(assignments, "policy.name=value"):
         name, _, rest = path.partition(".")
         text = f"{path}={value}"
         check(bool(rest), "-p", text, "must look like policy.name=value")
@@ -253,14 +177,6 @@ def chosen(names: str, assignments: list[str]) -> dict[str, Entry]:
     for name, part in changes.items():
         entries[name] = replace(entries[name], params=override(entries[name].params, part))
     return entries
-
-
-def _assigned(assignments: list[str], form: str) -> Iterator[tuple[str, str]]:
-    """Name and value of each -p. Raises: `ParamError` for what does not look like `form`."""
-    for text in assignments:
-        name, _, value = text.partition("=")
-        check(bool(name and value), "-p", text, f"must look like {form}")
-        yield name, value
 
 
 def finite(value):

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import PruneParams, Pruner, patches_of
-from openvrex.golden.inputs.video import Frame, Window
+from openvrex.golden.inputs.frames import Frame, Window
 from openvrex.golden.inputs.vision import GRID, Past, Projector, VisionEncoder
 from openvrex.golden.policies.light_attention import bf16, turn_keys
 

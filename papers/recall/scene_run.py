@@ -16,8 +16,8 @@ from time import process_time
 import numpy as np
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import PROMPT
-from openvrex.golden.inputs.video import Frame
 from openvrex.golden.inputs.vision import Projector, check_tokens, softmax
 from openvrex.golden.policies.light_attention import Selected, by_kv_head
 from openvrex.golden.policies.policy import Block, Step

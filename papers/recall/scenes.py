@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video, vision
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import MAX_TOKENS
-from openvrex.golden.inputs.video import Frame
 
 CLIPS = ("world", "bikes", "bigbuckbunny", "carphone")
 ROOM = 64  # tokens of the decoder's positions that are left for the prompt

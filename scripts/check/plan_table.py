@@ -1,13 +1,12 @@
 """`vrex verify --plan`: the verification plan, with the verdict of the last test run on each feature."""
 
-import subprocess
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 
 import typer
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
+from openvrex.scripts.records.campaign_results import measured_at
 from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 from rich.table import Table
 
@@ -36,8 +35,7 @@ def show(tests: Path | None, json: bool, keep: bool) -> None:
         ran = _of_run(tests or TESTS)
     found = judge(plan, ran, of_record=facts is not None)
     if keep:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=RECORD.parent, capture_output=True, text=True)
-        facts = {"date": date.today().isoformat(), "commit": commit.stdout.strip()[:12] or "unknown"}
+        facts = measured_at()
         write_atomically(RECORD, record(plan, ran, facts))
     if json:
         console.print_json([asdict(s.feature) | {"verdict": s.verdict, "tests": s.tests} for s in found])

@@ -11,6 +11,7 @@ from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import ALL, UNITS, emit, params_of
 from openvrex.hdl.header import command_line
 from openvrex.scripts import console
+from openvrex.scripts.check import block_status_table
 from openvrex.scripts.check.plan_table import TESTS, show
 from openvrex.scripts.progress import Step
 from openvrex.tb.library.runner import ROOT, BenchError
@@ -43,6 +44,10 @@ def command(
             "--plan", help="Show the verification plan instead: each feature, with the verdict of the --tests."
         ),
     ] = False,
+    status: Annotated[
+        bool,
+        typer.Option("--status", help="Show the status of each block instead: clock, size, coverage, mutants, proofs."),
+    ] = False,
     tests: Annotated[
         Path | None,
         typer.Option(
@@ -63,6 +68,10 @@ def command(
 
     The command compares beat by beat; for the DRE every address and burst.
     """
+    check(not (plan and status), "--plan --status", True, "must not stand together: give one of them")
+    if status:
+        block_status_table.show(json)
+        return
     if plan:
         show(tests, json, keep)
         return
@@ -81,9 +90,9 @@ def command(
         shutil.rmtree(folder, ignore_errors=True)
         emitted = Traced(**vars(emitted), folder=folder)
     try:
-        with Step(f"{unit} on {trace.name}", json) as status:
+        with Step(f"{unit} on {trace.name}", json) as step:
             of_run = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
-            outcomes = verify_unit(unit, data, system, emitted, f, **of_run, progress=lambda o: status.update(_line(o)))
+            outcomes = verify_unit(unit, data, system, emitted, f, **of_run, progress=lambda o: step.update(_line(o)))
     except BenchError as e:
         console.err.print(f"[red]{unit} failed[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None

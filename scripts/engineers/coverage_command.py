@@ -9,18 +9,20 @@ from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
+from openvrex.scripts.records.campaign_results import COVERAGE_TARGETS as TARGETS
+from openvrex.scripts.records.campaign_results import keep
 from openvrex.tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT
 from rich.table import Table
 
 EXCLUDED = ROOT / "tb" / "campaigns" / "coverage.toml"
-TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}
 
 
 def command(
     unit: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}; all by default.")] = None,
     out: console.Folder = Path("build/coverage"),
+    record: console.Record = False,
     json: console.Json = False,
 ) -> None:
     """Measure the code that the tests of each unit reach.
@@ -60,6 +62,8 @@ def command(
                 row[kind] = {"hit": hit, "total": total, "excluded": sum(p.kind == kind for p in excluded)}
             rows.append(row)
             bar.advance(task)
+    if record:
+        keep("coverage", {row["unit"]: kept(row) for row in rows})
     if json:
         console.print_json({"units": rows, "wrong": wrong})
     else:
@@ -74,6 +78,13 @@ def command(
 def share(found: dict[str, int]) -> float:
     """The share of a kind's points that were hit."""
     return found["hit"] / found["total"] if found["total"] else 1.0
+
+
+def kept(row: dict) -> dict:
+    """What the record keeps of a unit: the share of each kind that was reached, in percent, and what was left out."""
+    reached = {kind: round(100 * share(row[kind]), 1) for kind in (*TARGETS, "toggle")}
+    left = {kind: row[kind]["excluded"] for kind in TARGETS}
+    return {"size": str(row["size"]), "reached": reached, "left_out": left}
 
 
 def table(rows: list[dict], out: Path) -> Table:

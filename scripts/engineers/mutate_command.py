@@ -10,21 +10,24 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
-from openvrex.tb.campaigns.mutants import MutateError, Verdict, campaign
+from openvrex.scripts.records.campaign_results import MUTANTS_TARGET, VERDICTS, keep, killed_share
+from openvrex.tb.campaigns import faults
+from openvrex.tb.campaigns.mutants import Verdict, campaign
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT, BenchError
 from rich.markup import escape
 from rich.table import Table
 
 EXPLAINED = ROOT / "tb" / "campaigns" / "survivors.toml"
-TARGET = 0.95  # of the mutants that are not equivalent
 
 
 def command(
     unit: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SUBJECTS)}.")],
     n: Annotated[int, typer.Option("-n", help="Number of mutants of each unit.")] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample of mutants.")] = 1,
+    at: Annotated[str, typer.Option("--at", help="Only name the cells where this text stands in the Verilog.")] = "",
     out: console.Folder = Path("build/mutate"),
+    record: console.Record = False,
     json: console.Json = False,
 ) -> None:
     """Put faults into units and count those that tests find.
@@ -35,6 +38,11 @@ def command(
     check(n >= 1, "n", n, "must be at least 1")
     for name in unit:
         check(name in SUBJECTS, "unit", name, f"must be one of {', '.join(SUBJECTS)}")
+    if at:
+        for name in unit:
+            for line in faults.at(SUBJECTS[name].emitted(), at, SUBJECTS[name].module):
+                console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
     why = tomllib.loads(EXPLAINED.read_text())
     found: dict[str, list[Verdict]] = {}
     try:
@@ -47,9 +55,12 @@ def command(
                 for v in verdicts:
                     found[name].append(v)
                     bar.advance(task)
-    except (BenchError, MutateError) as e:
+    except (BenchError, RuntimeError) as e:
         console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    if record:
+        of = {"seed": seed}
+        keep("mutants", {u: {"size": str(SUBJECTS[u].size)} | of | tally(own) for u, own in found.items()})
     if json:
         console.print_json(
             {u: [asdict(v) | {"why": why.get(u, {}).get(v.key)} for v in own] for u, own in found.items()}
@@ -60,16 +71,16 @@ def command(
             for v in own:
                 if v.verdict == "survives":
                     reason = why.get(name, {}).get(v.key, "[red]not explained[/]")
-                    console.out.print(f"{v.key.replace('[', chr(92) + '[')} ({v.how}): {reason}", highlight=False)
-    if any(share(own) < TARGET for own in found.values()):
+                    shown = escape(f"{v.text} ({v.key})")
+                    console.out.print(f"{shown} ({v.how}): {reason}", highlight=False)
+    if any(killed_share(tally(own)) < MUTANTS_TARGET for own in found.values()):
         raise typer.Exit(1)
 
 
-def share(own: list[Verdict]) -> float:
-    """The share of killed mutants among those that are not equivalent."""
-    ends = Counter(v.verdict for v in own)
-    different = ends["killed"] + ends["survives"]
-    return ends["killed"] / different if different else 1.0
+def tally(own: list[Verdict]) -> dict[str, int]:
+    """How many mutants were made, and how they ended."""
+    ends = Counter("surviving" if v.verdict == "survives" else v.verdict for v in own)
+    return {"made": len(own)} | {verdict: ends[verdict] for verdict in VERDICTS}
 
 
 def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Table:
@@ -86,9 +97,10 @@ def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Ta
     )
     out = Table(*heads, title="Mutants")
     for name, own in found.items():
-        ends = Counter(v.verdict for v in own)
+        ends = tally(own)
         explained = sum(v.verdict == "survives" and v.key in why.get(name, {}) for v in own)
-        counts = (len(own), *(ends[k] for k in ("killed", "equivalent", "counter", "survives")), explained)
-        colour = "green" if share(own) >= TARGET else "red"
-        out.add_row(name, *map(str, counts), f"[{colour}]{share(own):.1%}[/]")
+        counts = (*ends.values(), explained)
+        share = killed_share(ends)
+        colour = "green" if share >= MUTANTS_TARGET else "red"
+        out.add_row(name, *map(str, counts), f"[{colour}]{share:.1%}[/]")
     return out

@@ -76,8 +76,8 @@ def command(
 
 
 def load() -> dict[str, dict]:
-    """The recorded figures of each result."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in MEASURED}
+    """The recorded figures of each result, and of the campaigns on each block."""
+    return {name: json.loads((RESULTS / f"{name}.json").read_text())["figures"] for name in (*MEASURED, "blocks")}
 
 
 def measure(result: Result) -> dict:
@@ -87,7 +87,7 @@ def measure(result: Result) -> dict:
     for library, words in result.runs:
         pattern = LIBRARIES[library]
         paths = sorted(Path().glob(pattern)) if pattern else []
-        check(bool(paths) or not pattern, "library", pattern, "no such file: docs/synth.md says where it is from")
+        check(bool(paths) or not pattern, "library", pattern, "no such file: docs/size.md says where it is from")
         liberty = [word for path in paths for word in ("--liberty", str(path))]
         run = subprocess.run(
             [sys.executable, "-c", VREX, *shlex.split(words), *liberty, "--json"],
@@ -282,7 +282,7 @@ SIMULATION = {
     "server": "simulate policies --policy full,resv --cache 40960 --platform server",
     "core": "simulate policies --policy full,resv --cache 40960 --preset core",
 }
-# The same of docs/stages.md.
+# The same of a layer, for docs/simulator.md.
 LONG = "--cached 1024 --cached 10240 --cached 40960"
 _LARGE = "layer --select table2 --tokens 128 --cached 2048 -p w_depth=64 -p x_depth=2048 -p vpe.depth=256 "
 _LARGE += "-p bus_bytes=128 -p hcu.frame=128 -p hcu.tile=128"
@@ -290,7 +290,6 @@ LAYERS = {
     "layer core": "layer --select table2",
     "layer 128": _LARGE,
     "layer 128, 64 bursts": f"{_LARGE} -p bursts=64",
-    "prediction 1M": "prediction --select table2 --cached 1048576 --share 0.025",
     **{
         f"{kind} {name}": f"prediction {words}{LONG} --preset {name}"
         for kind, words in (("prediction", "--select table2 "), ("default", ""))

@@ -13,9 +13,9 @@ import numpy as np
 import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import BLOCK
+from openvrex.golden.inputs.frames import Frame as VideoFrame
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_model import frequencies
-from openvrex.golden.inputs.video import Frame as VideoFrame
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import attention, bf16

@@ -8,6 +8,7 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
+from openvrex.scripts.records.campaign_results import keep
 from openvrex.tb.campaigns.stress import SLOW, UNITS, campaign
 
 
@@ -17,6 +18,7 @@ def command(
         int, typer.Option("-n", help="Transactions of each unit; a join of units plays a share of them.")
     ] = 1_000_000,
     out: console.Folder = Path("build/stress"),
+    record: console.Record = False,
     json: console.Json = False,
 ) -> None:
     """Play long random traffic on units and compare every beat.
@@ -40,5 +42,7 @@ def command(
             found[name] = done
             if not json:
                 console.out.print(f"{name}: {done:,} transactions as golden", highlight=False)
+    if record:
+        keep("stress", {name: {"transactions": done} for name, done in found.items()})
     if json:
         console.print_json([{"unit": name, "transactions": done} for name, done in found.items()])

@@ -15,10 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from amaranth import Const, Module, Signal, Value
-from amaranth.hdl import Format
-from amaranth.hdl import _ast as hdl_ast
-from amaranth.hdl._dsl import resolve_statements
 from amaranth.lib import wiring
+from openvrex.hdl.writer import amaranth_private as private
 
 _ANY = "any state"
 _LONGEST = 50  # characters of a label in the diagram; a longer one is a number there and a line of the list below
@@ -45,11 +43,7 @@ def machines(unit: wiring.Component) -> list[Machine]:
 def elaborated(unit: wiring.Component) -> Module:
     """The unit's own module; its submodules are not elaborated, and Amaranth is told not to warn of that."""
     m = unit.elaborate(None)
-    todo = [unit, m, *(sub for sub, _ in [*m._named_submodules.values(), *m._anon_submodules])]
-    while todo:
-        thing = todo.pop()
-        thing._MustUse__used = True
-        todo += [vars(thing)["_elaboratable_"]] if "_elaboratable_" in vars(thing) else []  # renamed domains
+    private.mark_used(unit, m)
     return m
 
 
@@ -74,17 +68,19 @@ def mermaid(machine: Machine) -> str:
 
 def _registers(m: Module) -> Iterator[tuple[str, Signal, dict[int, str]]]:
     """Name, register and names of the values of each state machine."""
-    for name, fsm in m._generated.items():
-        yield name, fsm.state, {value: state for state, value in fsm.encoding.items()}
+    yield from private.machines_of(m)
     of_sync, of_comb = assignments(m, "sync"), assignments(m, "comb")
     for register in {id(s.lhs): s.lhs for _, s in of_sync if isinstance(s.lhs, Signal)}.values():
-        form, given = register._format, [s.rhs for _, s in of_sync if s.lhs is register]
-        if isinstance(form, Format.Enum) and len(form._variants) > 2 and all(isinstance(x, Const) for x in given):
-            yield register.name, register, dict(form._variants)
+        members, given = (
+            private.members_of(private.format_of(register)),
+            [s.rhs for _, s in of_sync if s.lhs is register],
+        )
+        if members and len(members) > 2 and all(isinstance(x, Const) for x in given):
+            yield register.name, register, dict(members)
     decoded: dict[int, tuple[Signal, dict[int, str]]] = {}
     for path, s in of_comb:
         match s.rhs:
-            case hdl_ast.Operator(operator="==", operands=[Signal() as register, Const() as value]):
+            case private.Operator(operator="==", operands=[Signal() as register, Const() as value]):
                 if not path and isinstance(s.lhs, Signal):
                     decoded.setdefault(id(register), (register, {}))[1][value.value] = s.lhs.name
     for register, names in decoded.values():
@@ -124,16 +120,16 @@ class Case:
     where: tuple[str, int] | None
 
 
-def assignments(m: Module, domain: str) -> list[tuple[tuple[Case, ...], hdl_ast.Assign]]:
+def assignments(m: Module, domain: str) -> list[tuple[tuple[Case, ...], private.Assign]]:
     """Every assignment of a domain in the order of the source, below the cases that it stands in."""
-    return list(_flat(resolve_statements(m._statements.get(domain, ())), ()))
+    return list(_flat(private.statements_of(m, domain), ()))
 
 
-def _flat(statements: Iterable, path: tuple[Case, ...]) -> Iterator[tuple[tuple[Case, ...], hdl_ast.Assign]]:
+def _flat(statements: Iterable, path: tuple[Case, ...]) -> Iterator[tuple[tuple[Case, ...], private.Assign]]:
     for s in statements:
-        if isinstance(s, hdl_ast.Assign):
+        if isinstance(s, private.Assign):
             yield path, s
-        elif isinstance(s, hdl_ast.Switch):
+        elif isinstance(s, private.Switch):
             before: tuple = ()
             for patterns, inner, where in s.cases:
                 yield from _flat(inner, (*path, Case(s.test, before, patterns, where)))
@@ -170,7 +166,7 @@ class Known:
             if isinstance(s.lhs, Signal):
                 self._drives.setdefault(id(s.lhs), []).append((path, s.rhs))
             else:
-                partly |= {id(x) for x in s.lhs._lhs_signals()}
+                partly |= {id(x) for x in private.assigned(s.lhs)}
         for signal in partly:
             self._drives.pop(signal, None)
 
@@ -185,7 +181,7 @@ class Known:
 
     def values(self, value: Value) -> set[int | None]:
         """What `value` can be, as far as a multiplexer chooses between constants; None for what is not known."""
-        if isinstance(value, hdl_ast.SwitchValue):
+        if isinstance(value, private.SwitchValue):
             out: set[int | None] = set()
             before: tuple = ()
             for patterns, inner in value.cases:
@@ -220,15 +216,15 @@ class Known:
                 return [value.value >> k & 1 for k in range(len(value))]
             case Signal() if id(value) in self._drives:
                 return self._driven(value)
-            case hdl_ast.Slice():
+            case private.Slice():
                 return self.bits(value.value)[value.start : value.stop]
-            case hdl_ast.Concat():
+            case private.Concat():
                 return [b for part in value.parts for b in self.bits(part)]
-            case hdl_ast.SwitchValue():
+            case private.SwitchValue():
                 found = self.values(value)
                 if len(found) == 1 and (only := found.pop()) is not None:
                     return [only >> k & 1 for k in range(len(value))]
-            case hdl_ast.Operator():
+            case private.Operator():
                 return self._operator(value)
         return [None] * len(value)
 

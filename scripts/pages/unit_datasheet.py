@@ -15,6 +15,7 @@ from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
 from openvrex.hdl.params import flat, preset
 from openvrex.hdl.ports import ports
 from openvrex.scripts.pages.state_diagram import machines, mermaid
+from openvrex.scripts.records import block_status
 from openvrex.tb.campaigns import plan
 from openvrex.tb.library.runner import ROOT
 
@@ -41,7 +42,7 @@ def page(unit: str, picture: str = "", blocks: str = "") -> str:
     out += [f"{_text(p)}\n" for p in sheet.lead]
     for variant in map(_named, _VARIANTS.get(unit, ())):
         out += [f"**{variant.__name__}.** {_text(' '.join(parse(_doc(variant)).lead))}\n"]
-    out += [_files(cls, unit)]
+    out += [_files(cls, unit), block_status.section(unit, block_status.recorded())]
     if blocks:
         out += ["## Block diagram\n", blocks, ""]
     out += [*_machines(unit), "## Parameters\n", *_parameters(unit, sheet)]

@@ -11,15 +11,15 @@ LARGE = ("keys", "cluster", "output", "gate_up", "down", "resident", "scores", "
 
 
 def stages(known: dict) -> str:
-    """A layer stage by stage: a column a cache, and shares of the units over the caches."""
+    """A layer stage by stage: a column a cache, and what is busiest at the longest."""
     rows = known["layers"]["layer core"]
     caches = sorted({row["cached"] for row in rows})
     out = []
     for stage in dict.fromkeys(row["stage"] for row in rows):
         own = [row for row in rows if row["stage"] == stage]
         cells = [f"{row['cycles']:,}" for row in own]
-        out.append([_bold(stage), *cells, _range(own, "dpe"), _range(own, "load"), _busiest(own[-1])])
-    return table(["stage", *map(_short, caches), "DPE busy", "loader busy", "busiest at 40K"], out)
+        out.append([_bold(stage), *cells, _busiest(own[-1])])
+    return table(["stage", *map(_short, caches), "busiest at 40K"], out)
 
 
 def presets(known: dict) -> str:
@@ -73,12 +73,6 @@ def _share(row: dict, unit: str) -> str:
     return f"{row[unit] / row['cycles']:.1%}".replace("%", " %")
 
 
-def _range(rows: list[dict], unit: str) -> str:
-    shares = sorted(row[unit] / row["cycles"] for row in rows)
-    low, high = (f"{100 * x:.1f}" for x in (shares[0], shares[-1]))
-    return f"{high} %" if low == high else f"{low} to {high} %"
-
-
 def _busiest(row: dict) -> str:
     """The unit, or the direction of bursts, that is busy for the largest share of a stage."""
     unit = max(NAMES, key=lambda name: row[name])
@@ -87,17 +81,16 @@ def _busiest(row: dict) -> str:
 
 def cited(known: dict) -> list[tuple[str, str]]:
     """Page and text, for each sentence with figures of a layer."""
-    own, (million,) = known["layers"]["default core"], known["layers"]["prediction 1M"]
+    own = known["layers"]["default core"]
+    one, eight, many = ([x["layer"] for x in known["layers"][f"prediction {name}"]] for name in PRESETS)
+    more = [f"{a / b:.0f}" for a, b in zip(one, many, strict=True)]
     shares = [f"{row['visible'] / row['layer']:.1%}".replace("%", " %") for row in own]
-    parts = [f"{million[k] / 1e6:.2f} million" for k in ("visible", "codes", "clustering")]
-    text = f"of the layer {shares[0]} at 1K, {shares[1]} at 10K and {shares[2]} at 40K"
+    text = f"is {shares[0]} of the layer at 1K, {shares[1]} at 10K and {shares[2]} at 40K"
     return [
-        ("stages.md", text),
+        ("simulator.md", text),
         (
-            "stages.md",
-            f"the layer takes {million['layer'] / 1e6:.1f} million cycles. SWITCHes show in {million['switch']:,} of "
-            f"them, the prediction in {parts[0]}: the choice among all clusters in {parts[1]}, hash bits and clusters "
-            f"in {parts[2]}.",
+            "simulator.md",
+            f"Eight are {one[-1] / eight[-1]:.1f} times as fast as one. 48 are {more[-1]} to {more[0]} times",
         ),
     ]
 
@@ -105,7 +98,4 @@ def cited(known: dict) -> list[tuple[str, str]]:
 BLOCKS: dict[str, Callable[[dict], str]] = {
     "layer-stages": stages,
     "layer-presets": presets,
-    "layer-128": large,
-    "prediction": prediction("prediction"),
-    "prediction-default": prediction("default"),
 }

@@ -1,20 +1,35 @@
 """Holds the manual to its records: tables made from recorded results, and sentences that cite figures.
 
-Five modules give the tables (`BLOCKS`) and the sentences (`cited`): `synthesis_results`, `run_results`, `layer_results`
-and `evaluation_figures` from records in docs/results, `computed_figures` from code that takes no time.
+Six modules give the tables (`BLOCKS`) and the sentences (`cited`): `synthesis_results`, `run_results`, `layer_results`,
+`evaluation_figures` and `block_status` from records in docs/results, `computed_figures` from code that takes no time,
+docstrings too.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from openvrex.scripts.records import computed_figures, evaluation_figures, layer_results, run_results, synthesis_results
+from openvrex.scripts.records import (
+    block_status,
+    computed_figures,
+    evaluation_figures,
+    layer_results,
+    run_results,
+    synthesis_results,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- vrex dev record: ([\w-]+) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
 BLOCKS: dict[str, Callable[[dict], str]] = {
     name: block
-    for module in (synthesis_results, run_results, layer_results, evaluation_figures)
+    for module in (
+        synthesis_results,
+        run_results,
+        layer_results,
+        evaluation_figures,
+        computed_figures,
+        block_status,
+    )
     for name, block in module.BLOCKS.items()
 }
 

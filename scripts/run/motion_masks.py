@@ -1,4 +1,4 @@
-"""Masks of a stream's frames by the RTL of the motion mask, which `vrex run --policy codecsight` prunes by."""
+"""Masks of a stream's frames by the RTL of the motion mask, which `vrex run windows codecsight` prunes by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,7 +11,8 @@ import typer
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import hugging_face
 from openvrex.golden.inputs import video as video_in
-from openvrex.golden.inputs.trace import STAGES, Trace, record
+from openvrex.golden.inputs.trace import STAGES, Trace
+from openvrex.golden.inputs.trace_recorder import record
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
 from rich.progress import BarColumn, TimeElapsedColumn

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.policies.registry import Entry, entry, override
 from openvrex.golden.policies.window_decisions import WINDOWED, windowed
 from openvrex.sim.system.core_policies import MOSAIC, RESV
@@ -73,7 +74,7 @@ def policies(names: Sequence[str], assignments: Sequence[str]) -> tuple[dict[str
     return found, rest
 
 
-def coded(names: Sequence[str], video: str, fps: float, gop: int) -> list[video_in.Frame | None]:
+def coded(names: Sequence[str], video: str, fps: float, gop: int) -> list[Frame | None]:
     """Types and motion of a video's frames without pictures, if a policy needs them."""
     if not any(n in MOTION for n in names):
         return [None]

@@ -19,7 +19,6 @@ from openvrex.scripts.pages import block_diagram, html_page, waveform
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.quantity import number
-from openvrex.scripts.run.run_command import load as layers_of
 from openvrex.synth import flow, table3
 from openvrex.synth.emission import emitted
 from openvrex.synth.sweep import pareto_front
@@ -51,7 +50,7 @@ def command(
     system = console.params(preset, param)
     data = Trace.load(trace)
     swept, choice = _sweep(sweep) if sweep else ([], [])  # first, so that a wrong folder is found before the long part
-    ran = layers_of(run) if run else []
+    ran = _ran(run) if run else []
     tested = _tests(tests)
     areas: dict[str, flow.Area] = {}
     outcomes: dict[str, list[Outcome]] = {}
@@ -157,7 +156,7 @@ def _areas(areas: dict[str, flow.Area]) -> list[Section]:
     third = Section(
         "Table III",
         "Area in 14 nm and share of the core: the paper's, and ours through the embedded library and the documented "
-        "step from gate equivalents to a node, with its uncertainty (docs/area.md).",
+        "step from gate equivalents to a node, with its uncertainty (docs/size.md).",
         ["unit", "paper, mm²", "of its core, %", "ours, mm²", "low to high, mm²", "of our core, %"],
         body,
     )
@@ -273,6 +272,13 @@ def _verification(outcomes: dict[str, list[Outcome]], data: Trace) -> Section:
             for o in found
         ],
     )
+
+
+def _ran(folder: Path) -> list[Section]:
+    """The sections of a run on the RTL."""
+    from openvrex.scripts.run.run_folder import load  # of the extra `models`, as the run was
+
+    return load(folder)
 
 
 def _tests(path: Path) -> Section:

@@ -12,7 +12,7 @@ from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from openvrex.sim.system.ssd import Ssd
 
 # Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout
-# (docs/power.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
+# (docs/size.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
 POWER = {
     "ours": {"dpe idle": 359.0, "dpe busy": 1773.0, "vpe": 96.0, "dre": 10.4, "memory": 0.0},
     "paper": {"dpe idle": 0.0, "dpe busy": 2311.39, "vpe": 122.06, "dre": 57.04, "memory": 118.94},

@@ -1,7 +1,7 @@
 """Plays a core's share of a decoder layer without retrieval, instruction by instruction.
 
 A policy that chooses tokens by positions leaves them in a pool of slots (`golden.program.window_plan`). One core runs
-the layer as one program, the one that `vrex run --policy` plays on the RTL. Several cores share it as they share a
+the layer as one program, the one that `vrex run windows` plays on the RTL. Several cores share it as they share a
 layer with retrieval (`golden.program.shares`): the attention of a core's KV heads is that program's, the products are
 those of `golden.program.share_plan`. Members of a team attend to pairs of tiles of slots, and join their parts.
 

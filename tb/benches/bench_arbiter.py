@@ -263,8 +263,7 @@ async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory
 async def traffic(dut):
     """Run each of config["episodes"], with a reset before it.
 
-    memory : "own", or "axi" with "pause", the share of cycles in which its channels stall. "mutant" in an episode is
-        the number of the edit in force; a failure is then the episode's result
+    memory : "own", or "axi" with "pause", the share of cycles in which its channels stall.
     """
     c = config()
     p = SystemParams(params(c["params"]), c["cores"])
@@ -272,14 +271,4 @@ async def traffic(dut):
     managers = [Manager(bench, p, i) for i in range(MANAGERS * p.cores)]
     memory_ = Memory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])
     await bench.start()
-    out = []
-    for e in c["episodes"]:
-        if "mutant" not in e:
-            out.append(await episode(bench, p, managers, memory_, e))
-            continue
-        dut.mutant.value = e["mutant"]
-        try:
-            out.append(await episode(bench, p, managers, memory_, e))
-        except AssertionError as failure:
-            out.append({"failure": str(failure)})
-    result({"episodes": out})
+    result({"episodes": [await episode(bench, p, managers, memory_, e) for e in c["episodes"]]})

@@ -22,7 +22,7 @@ async def keys(dut):
     sink = bench.sink("o", joined_layout(p), c["stall"])
     memory = TableMemory(bench, "m", client_sizes(p), latency=c["latency"], late=c["late"])
     memory.items.update({(Item(item), ctx, index): bits for item, ctx, index, bits in c["items"]})
-    memory.ask.stall = memory.put.stall = c["port_stall"]
+    memory.ask.stall = memory.put.stall = memory.data.idle = c["port_stall"]
     dut.th_hd.value = c["th_hd"]
     await bench.start()
     source.put(c["beats"])

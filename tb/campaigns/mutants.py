@@ -9,8 +9,6 @@ import difflib
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,19 +16,19 @@ from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.memory import KINDS
+from openvrex.tb.campaigns.cells import named, read, shown, span
 from openvrex.tb.formal.mutant_equivalence import Miter
 from openvrex.tb.library.runner import Mutant
+from openvrex.tb.library.yosys import run_yosys
 
-_READ = ("read_verilog {top}.v", "hierarchy -top {top}", "proc -norom", "opt_expr", "wreduce", "opt_clean -purge")
 _OFF = re.compile(rf" -port (?:CLK|\\?clk) |\$memrd\S* -port (?:EN|ARST|SRST) | -module \S*_(?:{'|'.join(KINDS)}) ")
 _OPTIONS = re.compile(r"-(\S+) (\S+)")
-_SPAN = re.compile(r"(\d+)\.(\d+)-(\d+)\.(\d+)$")
 _LONG = 200  # characters of an expression in a key
 _MANY = 20_000  # mutations listed to find those of some lines
 
 
 class MutateError(RuntimeError):
-    """Yosys refused, or the bench fails on the netlist without a fault."""
+    """The netlist has no such cell, or the bench fails on it without a fault."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +36,13 @@ class Mutation:
     """A change that `mutate` makes.
 
     options : options that apply it
-    key : module, expression of the Verilog, port, bit and mode: stable as long as these are
+    key : the cell's name (`tb.campaigns.cells`), port, bit and mode
+    text : module and expression of the Verilog
     """
 
     options: str
     key: str
-
-
-def yosys(folder: Path, *commands: str) -> None:
-    """Run commands in `folder`, in a process of its own. Raises `MutateError`."""
-    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-    command = [sys.executable, "-c", code, *commands]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise MutateError(f"Yosys: {(run.stdout + run.stderr)[-500:]}")
+    text: str = ""
 
 
 def sample(emitted: Emitted, n: int, seed: int, module: str = "", beside: Emitted | None = None) -> list[Mutation]:
@@ -65,12 +56,14 @@ def sample(emitted: Emitted, n: int, seed: int, module: str = "", beside: Emitte
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
         # Drop duplicates, clocks, and the enable of a read port that has none.
-        yosys(Path(tmp), *_read(emitted), f"mutate -list {_MANY if beside else 2 * n + 20} {only}-seed {seed} -o list")
+        listed = f"mutate -list {_MANY if beside else 2 * n + 20} {only}-seed {seed} -o list"
+        run_yosys([*read(emitted), listed], Path(tmp))
         lines = Path(tmp, "list").read_text().splitlines()
+    names = {(cell.module, cell.name): name for name, cell in named(emitted, module).items()}
     found = [
-        Mutation(*_described(line, emitted.verilog))
+        _described(line, emitted.verilog, names)
         for line in lines
-        if not beside or not new.isdisjoint(range(_span(line)[0], _span(line)[2] + 1))
+        if not beside or not new.isdisjoint(range(_source(line)[0], _source(line)[2] + 1))
     ]
     return [m for m in dict.fromkeys(found) if not _OFF.search(m.options)][:n]
 
@@ -82,30 +75,19 @@ def lines_beyond(plain: str, verilog: str) -> set[int]:
     return {k for kind, _, _, first, end in changes if kind != "equal" for k in range(first + 1, end + 1)}
 
 
-def _span(line: str) -> tuple[int, ...]:
-    """First line and column of a cell in the source, and last line and the column behind it."""
-    # Places in the source list declarations of wires first; the cell's own place is the largest one.
-    spans = [tuple(map(int, _SPAN.findall(s)[0])) for s in re.findall(r"-src (\S+)", line)]
-    return max(spans, key=lambda s: (s[0], s[2], s[3] - s[1]))
+def _source(line: str) -> tuple[int, ...]:
+    return span(re.findall(r"-src (\S+)", line))
 
 
-def _read(emitted: Emitted) -> list[str]:
-    """Read the Verilog; cells are named after its file."""
-    return [c.format(top=emitted.top) for c in _READ]
-
-
-def _described(line: str, verilog: str) -> tuple[str, str]:
+def _described(line: str, verilog: str, names: dict[tuple[str, str], str]) -> Mutation:
     pairs = [pair for pair in _OPTIONS.findall(line) if pair[0] not in ("wire", "wirebit", "src")]
     o = dict(pairs)
-    first, left, last, right = _span(line)
-    lines = verilog.splitlines()[first - 1 : last]
-    lines[-1] = lines[-1][: right - 1]
-    text = " ".join(" ".join([lines[0][left - 1 :], *lines[1:]]).split()).partition(" ( .")[0] or o["cell"]
+    text = shown(verilog, _source(line)) or o["cell"]
     if len(text) > _LONG:  # a block of many registers: the signal tells which
         text = f"{text[: _LONG // 2]} ... {dict(_OPTIONS.findall(line)).get('wire', '')}".rstrip()
-    other = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
-    key = f"{o['module']}: {text}: {o['port']}[{o['portbit']}] {o['mode']}{other}"
-    return " ".join(f"-{k} {v}" for k, v in pairs), key
+    by = f" by {o['ctrlbit']}" if "ctrlbit" in o else ""
+    key = f"{names[o['module'], o['cell']]}: {o['port']}[{o['portbit']}] {o['mode']}{by}"
+    return Mutation(" ".join(f"-{k} {v}" for k, v in pairs), key, f"{o['module']}: {text}")
 
 
 def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
@@ -116,9 +98,9 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
     bits = len(mutations).bit_length()
     emitted.write(folder)
     commands = [f"mutate -ctrl mutant {bits} {k} {m.options}" for k, m in enumerate(mutations, 1)]
-    commands = [*_read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v", "write_rtlil mutants.il"]
+    commands = [*read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v", "write_rtlil mutants.il"]
     (folder / "script").write_text("\n".join(commands))
-    yosys(folder, "script script")
+    run_yosys(["script script"], folder)
     port = {"name": "mutant", "dir": "in", "width": bits}
     manifest, servers = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}, {}
     text = (folder / "mutants.v").read_text()
@@ -144,6 +126,7 @@ def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
 class Verdict:
     """The result of a mutant.
 
+    options, key, text : as in `Mutation`
     verdict : killed · equivalent: proved to be · counter: proved to be while counters are low · survives
     how : the bench's message, or the proof
     """
@@ -152,6 +135,7 @@ class Verdict:
     key: str
     verdict: str
     how: str
+    text: str = ""
 
 
 def campaign(
@@ -178,7 +162,7 @@ def campaign(
     file = folder / f"{unit}-{name}.jsonl"
     known = {v.options: v for v in _kept(file)}
     done = {o for o, v in known.items() if v.verdict != "survives"}
-    yield from (replace(known[m.options], key=m.key) for m in mutations if m.options in done)
+    yield from (replace(known[m.options], key=m.key, text=m.text) for m in mutations if m.options in done)
     if len(done) == len(mutations):
         return
     with tempfile.TemporaryDirectory() as tmp:
@@ -188,7 +172,7 @@ def campaign(
         def kept(k: int, verdict: str, how: str) -> Verdict:
             m = mutations[k - 1]
             with file.open("a") as f:
-                f.write(json.dumps(asdict(out := Verdict(m.options, m.key, verdict, how))) + "\n")
+                f.write(json.dumps(asdict(out := Verdict(m.options, m.key, verdict, how, m.text))) + "\n")
             return out
 
         try:

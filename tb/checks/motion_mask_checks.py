@@ -117,12 +117,16 @@ def stream(p: MaskParams, seed: int, n: int) -> Frames:
 
 
 def covering(p: MaskParams, seed: int, n: int) -> Frames:
-    """Frames whose blocks cover the picture in macroblocks, of which few move: masks grow over a GOP."""
+    """Frames whose blocks cover the picture in macroblocks, of which few move: masks grow over a GOP.
+
+    In every other frame a macroblock is missing, so that one patch decides alone that its token is dynamic.
+    """
     rng, out = Random(seed), []
     size = min(64, (1 << p.size_bits) - 1)
     tiles = [(x, y) for y in range(0, size, 16) for x in range(0, size, 16)]
     for k in range(n):
-        blocks = np.zeros(min(len(tiles), (1 << p.block_bits) - 1), BLOCK)
+        there = len(tiles) - (rng.random() < 0.5)
+        blocks = np.zeros(min(there, (1 << p.block_bits) - 1), BLOCK)
         for b, (x, y) in zip(blocks, rng.sample(tiles, len(tiles)), strict=False):
             b["x"], b["y"], b["w"], b["h"] = x, y, 16, 16
             b["dx"] = 3 * (rng.random() < 0.05)

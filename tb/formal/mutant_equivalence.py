@@ -8,11 +8,11 @@ bits, and only while it is valid.
 import itertools
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
+from openvrex.tb.library.yosys import run_yosys
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
 SECONDS = 20  # for one comparison
@@ -44,26 +44,18 @@ _MAP = (
 _MEMORY = re.compile(r"(?:  attribute .*\n)*  cell \$mem_v2 .*\n(?:    .*\n)*  end\n")
 
 
-def _yosys(folder: Path, *commands: str) -> None:
-    code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
-    command = [sys.executable, "-c", code, *commands]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise RuntimeError(f"Yosys could not write the graph: {(run.stdout + run.stderr)[-500:]}")
-
-
 class Miter:
     """Decides mutants of `mutants.il` in `folder`, a netlist whose input `mutant` selects (`tb.campaigns.mutants`)."""
 
     def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
         self.bits, self.folder, self.written = mutants.bit_length(), folder, set()
         (folder / "side.v").write_text(_side(emitted, self.bits, care))
-        _yosys(folder, *_FLATTEN)
+        run_yosys(list(_FLATTEN), folder)
         text = (folder / "flat.il").read_text()
         (folder / "cut.il").write_text(_cut(text))
         self.model = "cut" if "$mem_v2" in text else "flat"  # the model for proofs
         for flat in {self.model, "flat"}:
-            _yosys(folder, *(c.format(flat=flat) for c in _MAP))
+            run_yosys([c.format(flat=flat) for c in _MAP], folder)
 
     def decide(self, number: int) -> tuple[str, str]:
         """The kind of a mutant, and how that is known.
@@ -85,7 +77,7 @@ class Miter:
         for name, k in ((unit, 0), ("mutant.aig", number)):
             if name not in self.written:
                 sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
-                _yosys(self.folder, f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}")
+                run_yosys([f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}"], self.folder)
         self.written.add(unit)
         abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
         command = [str(abc), "-c", f"miter -n {unit} mutant.aig; orpos; strash; {engines}"]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyosys
 from amaranth.back.rtlil import convert_fragment
-from amaranth.hdl._ir import Design, PortDirection
-from openvrex.hdl.emit import component_of, elaborated_unit
+from openvrex.hdl.emit import component_of, elaborated_unit, in_text
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import bodies
+from openvrex.hdl.writer.amaranth_private import Design, PortDirection
 from openvrex.hdl.writer.modules import Writer
 from openvrex.tb.library.yosys import run_yosys
 
@@ -69,11 +69,8 @@ def prove(unit: str, params: object, change: tuple[str, str] | None = None) -> I
     `change` (old, new) replaces the first `old` of the text, to see the proof fail. Raises `UnequalError`.
     """
     leaves = Leaves(unit)
-    designs = {unit: elaborated_unit(unit, component_of(unit, params), unit, leaves)}
-    designs = leaves.designs | designs
-    writer = Writer()
-    for name, design in designs.items():
-        writer.add(design, name)
+    design = elaborated_unit(unit, component_of(unit, params), unit, leaves)
+    designs, writer = leaves.designs | {unit: design}, in_text(design, unit, leaves)
     text = writer.verilog()
     if change:
         assert change[0] in text, f"nothing to change: {change[0]!r}"

@@ -32,7 +32,7 @@ class CoreSimulator:
     core : the core's Verilog (`hdl.emit.emit`)
     p : its parameters
     counters : the counters that are sampled; each sample is the sum of some, given by their names
-    flat : for long runs: six times as long to build at 16 lanes, 1.8 times as fast (docs/decisions.md)
+    flat : for long runs: six times as long to build at 16 lanes, 1.8 times as fast (docs/archive/decisions.md)
     """
 
     core: Emitted

@@ -9,7 +9,8 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.inputs import decoder as model
 from openvrex.golden.inputs.decoder import Decoder
-from openvrex.golden.inputs.trace import Trace, TraceError, source
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_recorder import source
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Instruction

@@ -14,8 +14,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -360,49 +359,3 @@ def _serve(orders: int, replies: int) -> None:
             cocotb.simulator.stop_simulator = partial(os._exit, 0)
             return
     os._exit(0)
-
-
-_STATEMENT = re.compile(r"( *(?:assign |wire +(?:\[[^]]*\] +)?)?\S+(?: +\[[^]]*\])? +(?:<=|=)\s)([^;]*);")
-
-
-def mutants(emitted: Emitted, edits: list[tuple[str, str]]) -> list[Emitted]:
-    """`emitted` with one textual edit each. Every edit must apply, or the mutant would equal the unit.
-
-    Edits on the right side of an assignment share one simulator, which learns the mutant's number at its start.
-    """
-    text, chosen, alone = emitted.verilog, {}, {}
-    for number, (old, new) in enumerate(edits, 1):
-        at = text.find(old)
-        assert at >= 0, f"mutant does not apply: {old!r}"
-        start, end = text.rfind("\n", 0, at) + 1, text.find(";", at + len(old) - 1) + 1
-        line, edited = text[start:end], text[start:at] + new + text[at + len(old) : end]
-        sides = _STATEMENT.fullmatch(line), _STATEMENT.fullmatch(edited)
-        goes_on = text[:start].rstrip().endswith(tuple("=?&|^+-*<>~,{("))  # an expression, in which <= compares
-        if len(edits) > 1 and all(sides) and sides[0][1] == sides[1][1] and "$signed" not in line and not goes_on:
-            chosen.setdefault((start, end), []).append((number, sides[0], sides[1][2]))
-        else:
-            alone[number] = replace(emitted, verilog=text.replace(old, new, 1))
-    parts = {}
-    for (start, end), choices in chosen.items():
-        sound = choices[0][1]
-        cases = "".join(f"mutant == {number} ? ({right}) : " for number, _, right in choices)
-        parts[start, end] = f"{sound[1]}{cases}({sound[2]});"
-        head = text.index(");\n", text.rindex("\nmodule ", 0, start)) + 3
-        parts[head, head] = '  integer mutant;\n  initial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
-    many = text
-    for (start, end), part in sorted(parts.items(), reverse=True):
-        many = many[:start] + part + many[end:]
-    fields = {"verilog": many, "top": emitted.top, "manifest": emitted.manifest}
-    return [alone.get(number) or Mutant(**fields, number=number) for number in range(1, len(edits) + 1)]
-
-
-def survivors(emitted: Emitted, edits: list[tuple[str, str]], passes: Callable[[Emitted], object]) -> list:
-    """Edits whose mutants no check notices: `passes` of the mutant neither raises `AssertionError` nor is False."""
-    out = []
-    for edit, mutant in zip(edits, mutants(emitted, edits), strict=True):
-        try:
-            if passes(mutant) is not False:
-                out.append(edit)
-        except AssertionError:  # from the bench (`BenchError`) or the comparison
-            pass
-    return out

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from openvrex.golden.inputs.codec import BLOCK
-from openvrex.golden.inputs.video import Frame
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.policies.window_decisions import windowed

@@ -200,7 +200,7 @@ def tables(trace: Trace, f: ReSVParams, queries: int, rounds: int = 1) -> Iterat
     spans, asked = trace.spans(), _asked(trace, queries)
     for i, layer in enumerate(trace.layers):
         policy = ReSV(f, trace.kv_heads, trace.head_size)
-        # Informative hash bits first: the same distances, but comparisons are abandoned earlier (docs/decisions.md).
+        # Informative hash bits first: same distances, comparisons are abandoned earlier (docs/archive/decisions.md).
         start, stop = next(iter(trace.spans("frame")), spans[0])
         policy.hasher.sort_planes(policy.hasher.split(trace.k[i, start:stop]))
         own = [

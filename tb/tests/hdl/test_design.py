@@ -10,7 +10,7 @@ from openvrex.hdl.design import load, text
 from openvrex.hdl.emit import emit
 from openvrex.hdl.params import PRESETS, flat, override, preset
 from openvrex.scripts import console
-from openvrex.scripts.main import app
+from openvrex.scripts.main import GROUPS, app
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -102,16 +102,26 @@ def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
 def every_command() -> dict:
     """The commands of `vrex`, those of its groups included, by name."""
     commands = get_command(app).commands
-    return commands | {
-        n: c for group in ("size", "simulate", "papers", "dev") for n, c in commands[group].commands.items()
-    }
+    return commands | {n: c for group in GROUPS for n, c in commands[group].commands.items()}
 
 
 def test_every_command_of_one_design_takes_a_file():
     commands = every_command()
     takes = {n for n, c in commands.items() for p in c.params if "--design" in p.opts}
     assert takes == {n for n, c in commands.items() for p in c.params if "--preset" in p.opts} - {"bench", "presets"}
-    assert takes >= {"generate", "verify", "area", "timing", "fpga", "power", "sweep", "ip", "run"}
+    assert takes >= {
+        "generate",
+        "verify",
+        "area",
+        "timing",
+        "fpga",
+        "power",
+        "sweep",
+        "ip",
+        "resv",
+        "windows",
+        "mosaic",
+    }
 
 
 @pytest.fixture
@@ -238,7 +248,7 @@ def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
         (("generate", "hcu", "--preset", "tiny", "--no-memory-bodies", "-o", macros), "hcu_memories.v': was edited"),
         (("asm", source, "-o", source), "holds no words of a program"),
         (("trace", "world", "-o", source), "holds no trace"),
-        (("papers", "stream", "world", "--codec", "--vectors", source), "holds no motion vectors"),
+        (("papers", "prune", "world", "--vectors", source), "holds no motion vectors"),
     ):
         run = vrex(*words)
         assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.stderr

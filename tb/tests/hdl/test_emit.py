@@ -78,6 +78,14 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
     assert all(emitted.manifest[k] for k in ("sha256", "timing", "counters"))
 
 
+def test_the_manual_shows_text_that_is_written():
+    shown = re.findall(r"(?s)```verilog\n(.*?)```", Path(ROOT, "docs/verilog.md").read_text())
+    own = emit("cluster_set", params_of("cluster_set", preset("tiny")), lines=True).verilog
+    bare = re.sub(r"  // hdl/\S+", "", own)
+    assert len(shown) == 3
+    assert all(text in own or text in bare for text in shown)
+
+
 def test_lines_of_the_source_stand_behind_statements():
     """Each is a line of a file of `hdl` that has an assignment; the rest of the text is the same."""
     plain = tiny("kvmu").verilog.partition(ONE_FILE)[2]

@@ -132,7 +132,7 @@ def test_parts_are_prompt_frames_and_question():
 
 @models
 def test_the_stream_of_the_other_policies(tmp_path):
-    """With --gop and no prompt the parts are the segments of `vrex run --policy`, bit for bit."""
+    """With --gop and no prompt the parts are the segments of `vrex run windows`, bit for bit."""
     shown = DecoderStream("world", Options(2, 10, None, "What?", 0, 2, 1), tmp_path, lambda done, total: None)
     asked = VideoQuestion("world", 2, 10, None, "", "What?", gop=2)
     parts = asked.parts(asked.pictures(), shown.decoder)

@@ -30,7 +30,7 @@ from openvrex.hdl.ports import ports
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
-from openvrex.scripts.run import run_command
+from openvrex.scripts.run import run_folder
 from openvrex.scripts.run.policy_run import Asked, split
 from openvrex.tb.library.runner import BUILD, ROOT
 from typer.main import get_command
@@ -47,6 +47,8 @@ FILE = re.compile(
     r"`((?:golden|hdl|sim|tb|synth|scripts|papers|docs|\.ci|\.github)[/.]\w[\w./*]*|(?:tb/)?test_\w+\.py(?:::\w+)?)`"
 )
 RECORD_WORDS = 120  # of a decision record
+MANUAL_WORDS = 40_000  # of all pages but those on papers and the archive
+NEWCOMERS = 20  # records on the page that a newcomer reads
 ELSEWHERE = re.compile(r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]*stylesheet"[^>]*"(https?:)?//')
 
 
@@ -69,7 +71,7 @@ def test_site(tmp_path, caplog):
     names = (
         [name.removesuffix(".md") for name in PAGES]
         + [f"datasheets/{u}" for u in ("index", *ALL)]
-        + ["changelog", "contributing"]
+        + ["index", "changelog", "contributing", "recorded"]
     )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
     assert not list(tmp_path.rglob("*.py"))
@@ -79,7 +81,16 @@ def test_site(tmp_path, caplog):
     )
     for page in ("datasheets/kvmu", "integration"):  # a state diagram, and one from a page
         assert '<div class="diagram"><svg id="diagram-' in (tmp_path / f"{page}.html").read_text()
+    for page, shown in {"tables": "all contexts share", "integration": "run_frame", "recorded": "OpenSTA"}.items():
+        assert shown in (tmp_path / f"{page}.html").read_text()  # a docstring, a file, a page made of records
     assert not any('class="mermaid"' in (tmp_path / f"{n}.html").read_text() for n in names)  # the theme would load it
+
+
+def test_the_manual_is_short():
+    """A page that grows takes its words from another one. The changelog is no page to read."""
+    counts = {name: len(text.split()) for name, text in TEXTS.items() if not name.startswith(("papers/", "archive/"))}
+    del counts["CHANGELOG.md"]
+    assert sum(counts.values()) <= MANUAL_WORDS, sorted(counts.items(), key=lambda page: -page[1])
 
 
 def test_a_broken_page_is_an_error(tmp_path, caplog):
@@ -187,13 +198,13 @@ def wrong(line: str) -> str:
     try:
         if "preset" in given and "param" in given:
             base = "core" if (given["preset"] or SUFFIX).endswith(SUFFIX) else given["preset"]
-            policy, rest, owned = given.get("policy") or "", given["param"] or [], {}
+            policy, rest, owned = given.get("policy") or name, given["param"] or [], {}
             for one in WINDOWED if policy == "all" else policy.split(","):  # --policy takes parameters of both
                 owned[one], rest = split(one, rest)
             system = override(preset(base), rest)
             for one, own in owned.items():
                 if own:
-                    run_command.kind(one)(Asked(one, own, "", Options(), 1, 0), system)
+                    run_folder.kind(one)(Asked(one, own, "", Options(), 1, 0), system)
     except ParamError as e:
         return str(e)
     return ""
@@ -286,16 +297,33 @@ def wrong_record(body: str) -> str:
 
 
 def test_decisions_are_short_records():
-    text = TEXTS["decisions.md"]
-    found = records(text)
-    assert len(found) > 40
-    assert not {title: why for title, body in found.items() if (why := wrong_record(body))}
-    areas = re.findall(r"^## (.*)", text, re.M)
-    assert re.findall(r"^\| \[([^]]*)\]\(#", text, re.M) == areas, "the index lists every area in its order"
+    """Twenty for newcomers; the rest in the archive, and none in both."""
+    found = {page: records(TEXTS[page]) for page in ("decisions.md", "archive/decisions.md")}
+    few, rest = found.values()
+    assert len(few) <= NEWCOMERS < len(rest)
+    assert not few.keys() & rest.keys()
+    for page, of in found.items():
+        assert not {title: why for title, body in of.items() if (why := wrong_record(body))}
+        areas = re.findall(r"^## (.*)", TEXTS[page], re.M)
+        listed = re.findall(r"^\| \[([^]]*)\]\(#", TEXTS[page], re.M)
+        assert listed == areas, "the index lists every area in its order"
     whole = "### A\n\n- **Decision:** b\n- **Reason:** c\n- **Consequence:** d\n## E\n"
     assert not wrong_record(records(whole)["A"])
     assert "words: at most" in wrong_record(records(whole.replace(" d\n", " d" * 200 + "\n"))["A"])
     assert "instead of" in wrong_record(records(whole.replace("Reason", "History"))["A"])
+
+
+def test_a_term_stands_once_and_means_one_thing():
+    """In the glossary, those of docstrings included; what is said instead of a second meaning is a term as well."""
+    rows = re.findall(r"^\| (?!---)(.*?) \| (.*) \|$", TEXTS["glossary.md"], re.M)
+    rows = [row for row in rows if row[0] not in ("unit", "parameter", "term")]
+    names = [re.sub(r"[\[`]|\]?\(.*\)", "", name).strip() for name, _ in rows]  # without links and names of parameters
+    terms = [term for name in names for term in name.split(", ")]
+    assert len(terms) > 50
+    assert not {term for term in terms if terms.count(term) > 1}
+    assert not [name for name, meaning in rows if re.search(r"\b1\. .*\b2\. ", meaning)]
+    said = {word for _, meaning in rows for word in re.findall(r"[Ff]or [^.|]*?\bsay \"([^\"]*)\"", meaning)}
+    assert said - {"refreshed I-frame", "coverage bin"} <= set(terms)
 
 
 def test_the_readme_draws_figures_of_the_evaluation():

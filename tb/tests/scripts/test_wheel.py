@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openvrex.tb.library.runner import BUILD, ROOT
 
-PACKAGES = ("golden", "hdl", "ip", "scripts", "sim", "synth", "tb")
+PACKAGES = ("golden", "hdl", "ip", "papers", "scripts", "sim", "synth", "tb")
 # Without `site`, which would put the checkout on the path again where it is installed to be edited.
 VREX = (
     "import sys; sys.argv[0] = 'vrex'; import openvrex.scripts.main as m; assert m.__file__.startswith({0!r}); m.app()"

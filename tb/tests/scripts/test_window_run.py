@@ -1,4 +1,4 @@
-"""`vrex run --policy`: windows on the RTL of a core; every byte and cycle, events, resumption, messages."""
+"""`vrex run windows`: windows on the RTL of a core; every byte and cycle, events, resumption, messages."""
 
 import json
 from contextlib import nullcontext
@@ -8,9 +8,9 @@ import pytest
 from distributed import Client
 from openvrex.hdl.emit import emit
 from openvrex.scripts.main import app
-from openvrex.scripts.run import policy_run, run_command
+from openvrex.scripts.run import policy_run, run_folder
 from openvrex.scripts.run.pass_engine import PassEngine
-from openvrex.scripts.run.window_run import WindowRun
+from openvrex.scripts.run.windows_command import WindowRun
 from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.core_simulator import CoreSimulator
@@ -35,7 +35,7 @@ POLICY = {"history": "hybrid"}  # of a stream, where it is not named after its p
 
 
 def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", *map(str, words)])
+    return CliRunner().invoke(app, ["run", "windows", *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def words(name: str, layers: int, **more) -> list:
     policy, sizes = POLICY.get(name, name), small_models.SIZES + BRANCH * (name == "history")
     own = [x for key, value in (SHORT[name][1] | more).items() for x in ("-p", f"{policy}.{key}={value}")]
     core = [x for size in sizes for x in ("-p", size)]
-    asked = ["--policy", policy, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
+    asked = [policy, "--video", name, "--layers", layers, "--generate", 1, "--at-once", 5]
     return [*asked, "--preset", "tiny", *core, *own]
 
 
@@ -101,7 +101,7 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     assert not faults(page)
     assert "Every store and all memory equal golden." in page
     pruned = ["Masks on the RTL"] * (policy == "codecsight")
-    assert [s.title for s in run_command.load(tmp_path)] == [f"{policy} on the RTL", "Events", *pruned]
+    assert [s.title for s in run_folder.load(tmp_path)] == [f"{policy} on the RTL", "Events", *pruned]
     assert bool(result["mask"]) == bool(pruned)
     if pruned:
         frames = [one for one, s in zip(rows, SHORT[name][0], strict=True) if s.frame is not None]
@@ -189,21 +189,19 @@ def test_events_that_never_happened_are_told():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([], "--trace='': must be given: record a trace with 'vrex trace'"),
-        (["--policy", "rekv"], "policy='rekv': must be resv, mosaic or one of full, streamingllm, codecsight, hybrid"),
-        (["--policy", "full", "--ahead"], "--ahead: has no effect with --policy full: leave it out"),
-        (["--policy", "full", "--trace", "x"], "--trace: has no effect with --policy full: leave it out"),
-        (["--gop", 4], "--gop: has no effect with --policy resv: leave it out"),
+        ([], "Missing argument 'policy'"),
+        (["rekv"], "policy='rekv': must be one of full, streamingllm, codecsight, hybrid: resv and mosaic are"),
+        (["full", "--ahead"], "No such option: --ahead"),
         (
-            ["--policy", "hybrid", "-p", "hybrid.ssm=random"],
+            ["hybrid", "-p", "hybrid.ssm=random"],
             "ssm='random': must be disabled on a core without the functions of a scan: add -p features=hybrid or --pr",
         ),
-        (["--policy", "codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
-        (["--policy", "codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
-        (["--policy", "full", "--tokens", 3], "tokens=3: must be"),
-        (["--policy", "full", "--layers", 31], "depth=31: must be 1 to 30"),
-        (["--policy", "full", "--video", "nowhere.mp4"], "nowhere.mp4"),
-        (["--policy", "full", "--to", 4], "--from=None: must be given with --to and --waves"),
+        (["codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
+        (["codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
+        (["full", "--tokens", 3], "tokens=3: must be"),
+        (["full", "--layers", 31], "depth=31: must be 1 to 30"),
+        (["full", "--video", "nowhere.mp4"], "nowhere.mp4"),
+        (["full", "--to", 4], "--from=None: must be given with --to and --waves"),
     ],
 )
 def test_bad_input_is_one_line(given, why, tmp_path):
@@ -232,7 +230,7 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     core = [x for size in sizes for x in ("-p", size)]
     own = [x for key, value in params.items() for x in ("-p", f"{name}.{key}={value}")]
     asked = ["--frames", 6, "--tokens", 10, "--gop", 2, "--generate", 1, "--question", "What?"]
-    got = vrex("--policy", name, *asked, *core, *own, "-o", tmp_path, "--json")
+    got = vrex(name, *asked, *core, *own, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from openvrex.hdl.params import preset
 from openvrex.tb.library.centroid_runs import CentroidRun
 
-PAGE = Path(__file__).parents[3] / "docs/policies.md"
+PAGE = Path(__file__).parents[3] / "docs/papers/policies.md"
 LATENCY = 100
 SIZES = [(192, 32, 64), (192, 32, 1024), (1024, 16, 64), (1024, 16, 1024)]  # numbers, tokens, centroids
 ESTIMATE = 10  # cycles of a row beside its words: the figure for a reduction ARGMAX
@@ -21,4 +21,4 @@ def test_the_page_shows_what_the_time_view_says():
         cells = (f"{numbers:,}", str(tokens), f"{clusters:,}", f"{whole:,}", f"{last / tokens:.0f}", str(reduced))
         lines.append(f"| {' | '.join(cells)} | {saved:,} |")
     page = PAGE.read_text()
-    assert all(line in page for line in lines), "docs/policies.md must have these rows:\n" + "\n".join(lines)
+    assert all(line in page for line in lines), "docs/papers/policies.md must have these rows:\n" + "\n".join(lines)

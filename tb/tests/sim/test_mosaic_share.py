@@ -345,8 +345,8 @@ def mosaic() -> Entry:
 
 
 def test_the_simulator_s_cycles_are_those_that_ran_on_the_rtl():
-    """Layers of SmolLM2 on 16 lanes: the tables of docs/mosaic.md, with the rooms of that run."""
-    page = (ROOT / "docs/mosaic.md").read_text()
+    """Layers of SmolLM2 on 16 lanes: the tables of docs/run.md, with the rooms of that run."""
+    page = (ROOT / "docs/run.md").read_text()
     sizes = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32")
     assert all(f"-p {size}" in page for size in sizes)
     share = MosaicShare(changed(preset("small"), list(sizes)), SMALL, MosaicDemand(HARDWARE, WORLD, 100), RTL_LATENCY)

@@ -17,7 +17,7 @@ from openvrex.sim.units.hcu_time import SWITCH
 from openvrex.sim.units.loader_time import cut
 from openvrex.tb.library.runner import ROOT
 
-STAGES = (ROOT / "docs/stages.md").read_text()
+PAGE = (ROOT / "docs/simulator.md").read_text()
 SMALL = {"width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "ffn": 1024}
 
 
@@ -109,18 +109,18 @@ def test_a_fetch_follows_the_blocks_in_memory():
 
 @pytest.mark.parametrize(("name", "tables", "members"), [("core", 8, 1), ("edge8", 1, 1), ("server48", 1, 6)])
 def test_presets_as_generated_play_llama(name, tables, members):
-    """With the cycles that docs/stages.md has."""
+    """With the cycles that docs/simulator.md has."""
     share = CoreShare(preset(name), LLAMA, 10, 1024, 0.327, 100)
     assert (share.shares.groups, share.shares.members, share.entries) == (tables, members, 240)
     assert share.plan.shape.recent == preset(name).core.dre.kvmu.recent
     rows = {row.stage: row for row in layer_command.measure(share)}
     weights = 2 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
     assert rows["layer"].load > weights / share.core.lxe.bus_bytes / share.system.cores
-    [line] = [line for line in STAGES.splitlines() if line.startswith(f"| `{name}` |")]  # its columns 1K, 10K, 40K
+    [line] = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]  # its columns 1K, 10K, 40K
     assert line.split(" | ")[2] == f"{rows['layer'].cycles:,}"
     if name == "core":
         for stage, row in rows.items():
-            assert re.search(rf"^\| (\*\*)?{stage}\b[^|]* \| {row.cycles:,} \|", STAGES, re.M), stage
+            assert re.search(rf"^\| (\*\*)?{stage}\b[^|]* \| {row.cycles:,} \|", PAGE, re.M), stage
 
 
 def test_hardware_without_a_program_is_refused():

@@ -539,7 +539,7 @@ def test_policies_on_the_hardware():
     far = [p for p in PROFILES.values() if p.home == "host"]
     small = EDGE.changed("kvmu.blocks=1048576")  # fewer than a million tokens take
     assert not any(run_policy(small, p, point_of(p, 1 << 20)) for p in far)
-    shown = vrex("simulate", "policies")
+    shown = vrex("papers", "policies")
     assert shown.exit_code == 0
     assert all(name in shown.stdout for name in PROFILES)
 

@@ -24,7 +24,7 @@ def test_published_macros_lie_in_the_stated_spread(point):
 
 
 def test_calibration_residuals():
-    """What docs/area.md states."""
+    """What docs/size.md states."""
     worst = {n: max(abs(p.errors()[n]) for p in POINTS if n in p.errors()) for n in ("area", "energy", "access")}
     assert worst == pytest.approx({"area": 0.119, "energy": 0.394, "access": 1.711}, abs=2e-3)
     mean = [abs(p.errors()["area"]) for p in POINTS if "area" in p.errors()]

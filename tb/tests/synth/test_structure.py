@@ -10,7 +10,7 @@ import pytest
 from openvrex.hdl.emit import emit
 from openvrex.hdl.params import preset
 from openvrex.hdl.retrieval import dre, row_check
-from openvrex.synth.structure import KEYWORDS, structure
+from openvrex.synth.structure import KEYWORDS, structure, tokens
 
 DRE = preset("tiny").core.dre
 TEXT = emit("dre", DRE).verilog
@@ -33,6 +33,7 @@ def test_a_local_name_changes_nothing(name):
     renamed = edited(name, f"zz_{name}")
     assert renamed != TEXT
     assert structure(renamed) == structure(TEXT)
+    assert len(tokens(renamed)) == len(tokens(TEXT))
 
 
 def test_comments_and_spaces_change_nothing():

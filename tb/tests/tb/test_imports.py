@@ -31,6 +31,7 @@ FILES = [
 ]
 MODULES = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
 LAST = {"scripts.main"}  # imports every command
+PRIVATE = "hdl.writer.amaranth_private"
 
 
 def room(module: str) -> str:
@@ -97,6 +98,31 @@ def test_no_test_needs_a_test(imports):
     for module, names in imports.items():
         if module.startswith("tb.tests"):
             assert not {n for n in names if re.match(r"tb\.tests\.(\w+\.)*test_", n)}, module
+
+
+def test_the_writer_stands_alone(imports):
+    """A library: it knows nothing of the designs that it writes."""
+    for module, names in imports.items():
+        if room(module) == "hdl.writer":
+            assert not {n for n in names & MODULES.keys() if not n.startswith("hdl.writer")}, module
+
+
+def test_one_file_imports_private_modules_of_amaranth(imports):
+    """Amaranth promises nothing of them: an upgrade breaks one place."""
+    private = re.compile(r"amaranth\.(\w+\.)*_(?!_)")
+    assert [module for module, names in imports.items() if any(map(private.match, names))] == [PRIVATE]
+
+
+def test_one_file_asks_private_attributes_of_amaranth():
+    """A private attribute that nothing here defines is another package's."""
+    texts = {module: path.read_text() for module, path in MODULES.items()}
+    own = {"_asdict", "_replace", "_exit"}  # documented, of named tuples and of `os`
+    own |= set(re.findall(r"(?m)(?:def |class |self\.|cls\.|^(?=\w+ = ))(_\w+)", "\n".join(texts.values())))
+    asked = {m: set(re.findall(r"(?<!self)(?<!cls)\.(_[^\W_]\w*)", text)) for m, text in texts.items()}
+    of_amaranth = asked.pop(PRIVATE)
+    wrong = {f"{module}: {name}" for module, names in asked.items() for name in names & of_amaranth | names - own}
+    assert len(of_amaranth) > 10
+    assert not wrong
 
 
 def test_contributing_shows_the_order():

@@ -10,7 +10,8 @@ import pytest
 from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import mutate_command as command
 from openvrex.scripts.main import app
-from openvrex.tb.campaigns.mutants import MutateError, Verdict, campaign, netlist, sample, seen, stop
+from openvrex.tb.campaigns.faults import mutations
+from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campaign, netlist, sample, seen, stop
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
@@ -45,7 +46,7 @@ def verdicts(folder: Path) -> list[Verdict]:
 def test_a_bench_that_compares_kills(folder):
     found = verdicts(folder)
     assert len({v.options for v in found}) == len(found) == N
-    assert len({v.key.partition(":")[0] for v in found}) > 1, "mutants of one module only"
+    assert len({v.text.partition(":")[0] for v in found}) > 1, "mutants of one module only"
     assert [v.verdict for v in found].count("killed") >= N - 3
 
 
@@ -82,13 +83,13 @@ def test_a_campaign_goes_on_and_runs_survivors_again(folder, tmp_path):
 def test_mutants_of_a_feature_are_in_what_it_adds():
     """Every mutant of the sequencer is in a register's update, which has the port that the feature adds.
 
-    The key of a long update is cut short, ahead of that port.
+    The text of a long update is cut short, ahead of that port.
     """
     subject = SUBJECTS["sequencer_registers"]
     found = sample(subject.emitted(), N, SEED, beside=subject.plain())
     assert len(found) == N
-    assert all(re.search(r"\br\d+ <= ", m.key) for m in found)
-    assert any("store_set" in m.key for m in found)
+    assert all(re.search(r"\br\d+ <= ", m.text) for m in found)
+    assert any("store_set" in m.text for m in found)
 
 
 def test_a_bench_that_fails_without_a_fault_is_told(tmp_path):
@@ -117,6 +118,10 @@ DECIDED = {
 }
 
 
+def told(m: Mutation) -> str:
+    return f"{m.text}: {m.key.partition(': ')[2]}"
+
+
 def test_equivalence_is_decided(tmp_path):
     """By proofs and counterexamples; a memory starts with anything, the same in both."""
     directions = {"o_valid": 1, "o_payload": 2, "perf": 32}
@@ -125,24 +130,28 @@ def test_equivalence_is_decided(tmp_path):
     roles = {f"o_{role}": {"stream": "o", "role": role} for role in ("valid", "payload")}
     ports = [p | roles.get(p["name"], {}) for p in ports]
     toy = Emitted(TOY, "toy", {"ports": ports})
-    mutations = [m for m in sample(toy, 2000, 1) if m.key in DECIDED]
+    mutations = [m for m in sample(toy, 2000, 1) if told(m) in DECIDED]
     netlist(toy, mutations, tmp_path)
     miter = Miter(toy, tmp_path, len(mutations), {})
-    found = {m.key: miter.decide(k)[0] for k, m in enumerate(mutations, 1)}
+    found = {told(m): miter.decide(k)[0] for k, m in enumerate(mutations, 1)}
     assert found == DECIDED
     cared = Miter(toy, tmp_path, len(mutations), {"o_payload": "2'h2"})
-    assert cared.decide(1 + [m.key for m in mutations].index("toy: a ^ b: B[0] const1"))[0] == "equivalent"
+    assert cared.decide(1 + [told(m) for m in mutations].index("toy: a ^ b: B[0] const1"))[0] == "equivalent"
+
+
+EXPLAINED = tomllib.loads(command.EXPLAINED.read_text())
 
 
 def test_every_explanation_is_of_a_subject():
-    explained = tomllib.loads(command.EXPLAINED.read_text())
-    assert explained.keys() <= SUBJECTS.keys()
-    assert [
-        k
-        for unit, own in explained.items()
-        for k, why in own.items()
-        if not (k.startswith(SUBJECTS[unit].unit) and why)
-    ] == []
+    assert EXPLAINED.keys() <= SUBJECTS.keys()
+    assert all(why.startswith(("No difference: ", "A hole: ")) for own in EXPLAINED.values() for why in own.values())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("unit", EXPLAINED)
+def test_every_explanation_is_of_todays_hardware(unit):
+    subject = SUBJECTS[unit]
+    assert len(mutations(subject.emitted(), EXPLAINED[unit], subject.module)) == len(EXPLAINED[unit])
 
 
 def verdict(name: str) -> Verdict:

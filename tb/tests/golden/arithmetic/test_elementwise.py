@@ -16,7 +16,8 @@ from openvrex.hdl.arith.elementwise_logic import HybridOp as Op
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.ports import ports
 from openvrex.synth.flow import synthesise
-from openvrex.tb.library.runner import Run, lint, mutants
+from openvrex.tb.campaigns.faults import with_faults
+from openvrex.tb.library.runner import Mutant, Run, lint
 
 BITS = np.arange(65536)
 EVERY = BITS.astype(np.uint16).view(BF16)
@@ -200,8 +201,13 @@ def test_rule(rule):
 
 
 @cache
+def unit(hybrid: bool = False) -> Emitted:
+    component = Elementwise(hybrid)
+    return Emitted(to_verilog(component, "elementwise"), "elementwise", {"ports": ports(component)})
+
+
 def verilog(hybrid: bool = False) -> str:
-    return to_verilog(Elementwise(hybrid), "elementwise")
+    return unit(hybrid).verilog
 
 
 def side_by_side(units: list[tuple[str, str, str]], wires: dict[str, int]) -> Emitted:
@@ -213,12 +219,14 @@ def side_by_side(units: list[tuple[str, str, str]], wires: dict[str, int]) -> Em
     return Emitted("".join(text.values()) + f"module lanes({head});\n{body}\nendmodule\n", "lanes", {"ports": shape})
 
 
-def mismatches(lanes: list[str], functions: list[Op]) -> list[list[tuple]]:
-    """What is wrong with units given as Verilog, as (function, operand, result, expected) of each.
+def mismatches(unit: Emitted, n: int, functions: list[Op]) -> list[list[tuple]]:
+    """What is wrong with `n` lanes of a unit, as (function, operand, result, expected) of each.
+
+    A unit with faults has fault k in lane k, and none in lane 0.
 
     All operands of all functions are dealt to them in random order, every lane and cycle a function of its own.
     """
-    n, bits = len(lanes), 2 if functions == PLAIN else 3
+    bits = 2 if functions == PLAIN else 3
     pairs = np.random.default_rng(3).permutation(len(functions) * 65536)
     pairs = np.resize(pairs, (-(-len(pairs) // n), n))
     op, x = pairs >> 16, pairs & 0xFFFF
@@ -230,59 +238,57 @@ def mismatches(lanes: list[str], functions: list[Op]) -> list[list[tuple]]:
         return [f"{w:x}" for w in numbers + [0] * Elementwise.LATENCY]
 
     pins = ".clk(clk), .rst(rst), .op(op[{0}*@ +: @]), .x(x[{0}*16 +: 16]), .y(y[{0}*16 +: 16])".replace("@", str(bits))
-    names = [f"elementwise{lanes.index(v)}" for v in lanes]
-    units = [
-        (k, v.replace("elementwise", k), pins.format(i)) for i, (k, v) in enumerate(zip(names, lanes, strict=True))
-    ]
+    pins += ", .mutant({0})" if isinstance(unit, Mutant) else ""
+    units = [(unit.top, unit.verilog, pins.format(i)) for i in range(n)]
     emitted = side_by_side(units, {"clk": 1, "rst": 1, "op": bits * n, "x": 16 * n, "y": 16 * n})
     got = Run(emitted, "bench_elementwise", "words", {"op": words(op, bits), "x": words(x, 16)})()["y"]
     got = [int(y, 16) for y in got[Elementwise.LATENCY :]]
     got = np.array([[y >> 16 * i & 0xFFFF for i in range(n)] for y in got])
-    out = [[] for _ in lanes]
+    out: list[list[tuple]] = [[] for _ in range(n)]
     for c, i in np.argwhere(got != want):
         out[i].append((Op(int(op[c, i])).name, f"{x[c, i]:04x}", f"{got[c, i]:04x}", f"{want[c, i]:04x}"))
     return out
 
 
 def test_hardware_equals_golden_over_every_operand():
-    assert mismatches([verilog()] * 4, PLAIN) == [[]] * 4
+    assert mismatches(unit(), 4, PLAIN) == [[]] * 4
 
 
 def test_hybrid_hardware_equals_golden_over_every_operand():
-    assert mismatches([verilog(hybrid=True)] * 4, list(FUNCTIONS)) == [[]] * 4
+    assert mismatches(unit(hybrid=True), 4, list(FUNCTIONS)) == [[]] * 4
 
 
 MUTANTS = {
-    "subnormals are not flushed": ("tiny = exponent ==", "tiny = {exponent, fraction} =="),
-    "64 and above is out of range": ("exponent >= 8'h86", "exponent >= 8'h85"),
-    "infinite results are positive": ("special != NAN", "special < INF"),
-    "roots are off by two": ("base = 18'h2FE00", "base = 18'h2FA00"),
-    "the sigmoid never is 1": ("assign far = ", "assign far = 0 & "),
-    "a power just below 2 is 1": ("r2_low >= 10'h3FD", "r2_low >= 10'h3FE"),
-    "one entry of a table": ("? below_84 : below_96", "? below_84 : below_84"),
-    "a special result comes a cycle early": ("r2_special <= r1_special", "r2_special <= special"),
+    "$logic_not 0.4f02c577: A[0] const0": "some subnormals are not flushed",
+    "$ge 0.51202516: B[1] const0": "64 and above is out of range",
+    "$ne 0.4e60556b: A[0] const0": "infinite results are positive",
+    "$dff 1.b37c2aaf: D[10] const0": "roots are off by two",
+    "$reduce_or 0.38cc03ff: Y[0] const0": "the sigmoid never is 1",
+    "$ge 0.985dc9b5: B[1] const1": "a power just below 2 is 1",
+    "$mux 2.019f9955: S[0] const1": "one entry of a table",
+    "$dff 1.630eb752: D[0] const0": "a special result is lost",
 }
 
 
 HYBRID_MUTANTS = {
-    "the second formula of expm1 late": ("near = x[14:0] < 15'h3FB2", "near = x[14:0] < 15'h3FE2"),
-    "that of softplus": ("first = x[14:0] < 15'h3F86", "first = x[14:0] < 15'h3FA6"),
-    "softplus of small numbers": ("(x[14:0] < 15'h3A00)", "(x[14:0] < 15'h3A80)"),
-    "softplus is signed": ("~(exp | softplus)", "~exp"),
-    "lines that fall rise": ("r1_fall <= ", "r1_fall <= 0 & "),
-    "lines after the last": ("r1_on & ~(above & far)", "r1_on"),
-    "a row of the table": ("r1_lines <= ", "r1_lines <= 1 | "),
+    "$lt 1.ca728921: B[6] const1": "the second formula of expm1 late",
+    "$lt 1.ece39b3e: B[5] const1": "that of softplus",
+    "$lt 1.d5d6880c: B[7] const1": "softplus of small numbers",
+    "$and 1.355fc083: B[0] const1": "softplus is signed",
+    "$mux 1.dfc44121: Y[0] const0": "lines that fall rise",
+    "$and 1.d9c34ba1: B[0] const1": "lines after the last",
+    "$mux 1.438e0029: Y[0] const1": "a row of the table",
 }
 
 
 @pytest.mark.parametrize(
-    ("edits", "hybrid"), [(MUTANTS, False), pytest.param(HYBRID_MUTANTS, True, marks=pytest.mark.nightly)]
+    ("faults", "hybrid"), [(MUTANTS, False), pytest.param(HYBRID_MUTANTS, True, marks=pytest.mark.nightly)]
 )
-def test_mutants_are_killed(edits, hybrid):
-    unit = Emitted(verilog(hybrid), "elementwise", {})
-    functions = list(FUNCTIONS) if hybrid else PLAIN
-    found = mismatches([mutants(unit, [edit])[0].verilog for edit in edits.values()], functions)
-    assert [name for name, wrong in zip(edits, found, strict=True) if not wrong] == []
+def test_mutants_are_killed(faults, hybrid):
+    with with_faults(unit(hybrid), faults) as (mutant, *_):
+        sound, *found = mismatches(mutant, 1 + len(faults), list(FUNCTIONS) if hybrid else PLAIN)
+    assert not sound
+    assert [what for what, wrong in zip(faults.values(), found, strict=True) if not wrong] == []
 
 
 def test_lint(tmp_path):

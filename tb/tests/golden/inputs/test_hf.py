@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.inputs import decoder, hugging_face, trace, video, vision
+from openvrex.golden.inputs import decoder, hugging_face, trace_recorder, video, vision
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.light_attention import turn_keys
@@ -156,7 +156,7 @@ def write_image_model(folder: Path, kind: str) -> Path:
 def eyes(monkeypatch):
     """A vision encoder without weights, for the decoders."""
     monkeypatch.setattr(vision, "VisionEncoder", FakeEncoder)
-    monkeypatch.setattr(trace, "source", lambda model: {"package": model[0], "sha256": ""})
+    monkeypatch.setattr(trace_recorder, "source", lambda model: {"package": model[0], "sha256": ""})
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_the_same_weights_give_the_trace_of_the_numpy_decoder(tmp_path, small, e
     monkeypatch.setattr(decoder, "N_LAYERS", 2)
     stream = {"frames": 4, "tokens": 10, "layers": [0, 1], "fps": 5, "queries": 2, "fit": 3}
     stream |= {"question": "hello world 42", "generate": 5}
-    want = trace.record(small, **stream)
+    want = trace_recorder.record(small, **stream)
     have = hugging_face.record(llama_of_gguf(tmp_path / "model", 2), small, **stream)
     np.testing.assert_array_equal(have.offsets, want.offsets)
     np.testing.assert_array_equal(have.stages, want.stages)

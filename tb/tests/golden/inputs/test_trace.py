@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.inputs import decoder, trace, video, vision
+from openvrex.golden.inputs import decoder, trace, trace_recorder, video, vision
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_model import Model, frequencies
 from openvrex.golden.policies.policy_run import shape_of
@@ -281,11 +281,11 @@ def small_models(monkeypatch):
     monkeypatch.setattr(decoder.Decoder, "_read", staticmethod(small_weights))
     monkeypatch.setattr(decoder, "N_LAYERS", 2)
     monkeypatch.setattr(vision, "VisionEncoder", FakeEncoder)
-    monkeypatch.setattr(trace, "source", lambda model: {"package": model[0], "sha256": ""})
+    monkeypatch.setattr(trace_recorder, "source", lambda model: {"package": model[0], "sha256": ""})
 
 
 def test_recording_marks_its_segments(small, small_models):
-    t = trace.record(small, frames=5, tokens=10, layers=[1], fps=5, queries=2, question="why", generate=3)
+    t = trace_recorder.record(small, frames=5, tokens=10, layers=[1], fps=5, queries=2, question="why", generate=3)
     prompt, question = len("<|im_start|>user\n") - 11, len("\nwhy\n<|im_start|>assistant\n") + 1 - 11
     assert t.spans("frame") == [(prompt + 10 * i, prompt + 10 * i + 10) for i in range(5)]
     assert [stop - start for start, stop in t.spans("question")] == [question]
@@ -298,15 +298,15 @@ def test_recording_marks_its_segments(small, small_models):
 
 
 def test_no_token_depends_on_a_later_frame(small, small_models):
-    short = trace.record(small, frames=4, tokens=4, layers=[0, 1], fit=3)
-    long = trace.record(small, frames=9, tokens=4, layers=[0, 1], fit=3, queries=0, values=False)
+    short = trace_recorder.record(small, frames=4, tokens=4, layers=[0, 1], fit=3)
+    long = trace_recorder.record(small, frames=9, tokens=4, layers=[0, 1], fit=3, queries=0, values=False)
     np.testing.assert_allclose(long.k[:, : short.tokens].astype(float), short.k.astype(float), atol=1e-2, rtol=1e-2)
     assert long.v is None
     assert long.q.shape == (2, 0, 9, 64)
 
 
 def test_recorded_queries_and_keys_are_those_of_the_decoder(small, small_models):
-    t = trace.record(small, frames=3, tokens=4, layers=[0, 1], fit=3)
+    t = trace_recorder.record(small, frames=3, tokens=4, layers=[0, 1], fit=3)
     encoder, d = FakeEncoder(), decoder.Decoder(2, 64)
     pooled = [vision.pool(encoder(f), 4) for f in video.frames(small, 3, size=224)]
     projector = vision.Projector.fit(np.concatenate(pooled), d.embeddings)
@@ -338,7 +338,7 @@ def test_recorded_queries_and_keys_are_those_of_the_decoder(small, small_models)
 )
 def test_recording_refuses_arguments_that_cannot_work(small, name, value):
     with pytest.raises(ParamError, match=re.escape(name)) as e:
-        trace.record(small, **{name: value})
+        trace_recorder.record(small, **{name: value})
     assert "must" in str(e.value) or "knows only" in str(e.value)
 
 
@@ -348,7 +348,7 @@ def test_fixture_comes_from_its_command():
     have = Trace.load(FIXTURES / "bikes.safetensors")
     p = have.provenance
     args = {"frames": 12, "tokens": 10, "layers": have.layers, "fps": p["fps"], "queries": 1, "values": False}
-    again = trace.record("bikes", **args)
+    again = trace_recorder.record("bikes", **args)
     assert again.provenance | {"command": p["command"]} == p
     for name in ("k", "q"):
         a, b = getattr(have, name).astype(np.float32), getattr(again, name).astype(np.float32)

@@ -274,7 +274,7 @@ def test_a_halt_is_missing(text):
 
 TINY = preset("tiny").core.lxe_format()
 PAGE = (ROOT / "docs" / "lxe.md").read_text()
-PRODUCT = re.search(r"```asm\n(.*?)```", PAGE, re.DOTALL)[1]
+PRODUCT = (ROOT / "golden/program/product.asm").read_text()
 
 
 def test_the_program_of_the_manual():

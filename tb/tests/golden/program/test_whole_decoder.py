@@ -22,7 +22,7 @@ PROMPT, QUESTION = "You see a short film of a street.", "Is it day?"
 def test_programs_and_memory():
     """A program for each phase and size of pass, whatever the layer and the KV head; the bytes of the weights.
 
-    The tables of docs/model.md have them.
+    The tables of docs/run.md have them.
     """
     p, total = core(), 100
     s, f = layer_shape(p, total), p.dre.function()
@@ -56,7 +56,7 @@ def test_programs_and_memory():
     assert sizes["head weights"] - 2 * 576 * VOCABULARY < 1 << 14
     assert whole.regions[-1].end < 320 << 20
 
-    page, width, inner = (ROOT / "docs/model.md").read_text(), Decoder.width, 1536
+    page, width, inner = " ".join((ROOT / "docs/run.md").read_text().split()), Decoder.width, 1536
     loads = {"attention": width * 5 * 64, "output": width * width, "ffn": 2 * width * inner, "down": width * inner}
     for phase, weights in {"norm": 0, **loads}.items():
         runs = "3, a KV head each" if phase == "attention" else "1"

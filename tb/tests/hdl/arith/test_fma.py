@@ -8,21 +8,22 @@ from openvrex.golden.arithmetic.vector import fma
 from openvrex.hdl.arith.fma import Fma
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.ports import ports
+from openvrex.tb.campaigns.faults import with_faults
 from openvrex.tb.library.operands import SPECIAL
-from openvrex.tb.library.runner import Run, lint, mutants
+from openvrex.tb.library.runner import Run, lint
 
 from tb.tests.golden.arithmetic.vector_samples import operands, words
 
-MUTANTS = [
-    ("assign sticky = ", "assign sticky = 0 & "),
-    ("assign around = ", "assign around = 0 & "),
-    ("assign negative = ", "assign negative = 0 & "),
-    ("assign addend = ", "assign addend = 0 & "),  # the product always has the larger exponent
-    ("assign undefined = (a_inf & ~b_some) | (b_inf & ~a_some) | ", "assign undefined = "),
-    ("assign up = ", "assign up = 0 & "),
-    ("assign tiny = ~some | exponent[10] | ", "assign tiny = "),
-    ("assign minus = r2_sign & ", "assign minus = r2_sign | 0 & "),  # operands that cancel keep a sign
-]
+MUTANTS = {
+    "$reduce_or 0.f77e1676: Y[0] const0": "what is shifted out is lost",
+    "$and 1.4424715a: Y[0] const0": "a difference is not rounded around",
+    "$and 1.f8fb3ce9: Y[0] const0": "a difference is never negative",
+    "$or 1.f168945f: Y[0] const0": "the product always has the larger exponent",
+    "$or 1.ccc5f0ab: A[0] const0": "zero times infinity is defined",
+    "$and 1.adf10327: Y[0] const0": "nothing is rounded up",
+    "$or 1.5a1a3370: A[0] const0": "zeros and results below the range are not flushed",
+    "$and 1.95151dcb: B[0] const1": "operands that cancel keep a sign",
+}
 CYCLES = 1 << 16
 
 
@@ -34,14 +35,14 @@ def unit() -> Emitted:
 
 def side_by_side() -> Emitted:
     """The unit and its mutants on the same operands."""
-    texts = [unit().verilog, *(mutants(unit(), [edit])[0].verilog for edit in MUTANTS)]
-    modules = [text.replace("module fma(", f"module fma{i}(") for i, text in enumerate(texts)]
-    widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(texts)}
+    with with_faults(unit(), MUTANTS) as mutants:
+        text = mutants[0].verilog
+    widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(mutants)}
     wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
     head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
     pins = ".clk(clk), .rst(rst), .op_a(op_a), .op_b(op_b), .op_c(op_c)"
-    units = "".join(f"  fma{i} unit{i}({pins}, .y(y[{32 * i} +: 32]));\n" for i in range(len(texts)))
-    return Emitted("".join(modules) + f"module all({head});\n{units}endmodule\n", "all", {"ports": wires})
+    lanes = (f"  fma lane{i}({pins}, .mutant({i}), .y(y[{32 * i} +: 32]));\n" for i in range(len(mutants)))
+    return Emitted(f"{text}module all({head});\n{''.join(lanes)}endmodule\n", "all", {"ports": wires})
 
 
 def stimulus(seed: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,7 +73,7 @@ def test_hardware_equals_golden():
 
 def test_mutants_are_killed():
     got, want = results()
-    assert [edit for edit, y in zip(MUTANTS, got[1:], strict=True) if (y == want).all()] == []
+    assert [what for what, y in zip(MUTANTS.values(), got[1:], strict=True) if (y == want).all()] == []
 
 
 def test_verilog_lints_clean(tmp_path):

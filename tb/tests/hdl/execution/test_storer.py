@@ -2,6 +2,7 @@
 
 import pytest
 from openvrex.golden.program.isa import StoreTo
+from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.storer_checks import (
     case,
     check_cycles_equal_the_time_view,
@@ -15,7 +16,6 @@ from openvrex.tb.checks.storer_checks import (
     run,
     traffic,
 )
-from openvrex.tb.library.runner import survivors
 from openvrex.tb.library.transfer_traffic import (
     SIZES,
     params,
@@ -91,32 +91,34 @@ def test_coverage(record_property):
     assert hit >= BINS, BINS - hit
 
 
-MUTANTS = [
-    ("assign fits = ", "assign fits = 1 | 0 & "),  # a row is one burst
-    ("assign gives = w_free & ", "assign gives = "),  # a beat is overwritten before it is taken
-    ("assign begins = ", "assign begins = stop | "),  # a burst begins under stop
-    ("assign error = ", "assign error = 0 & "),
-    ("c_addr >= 40'h30", "c_addr[15:0] >= 16'h30"),  # a context beyond the bits that the DRE gets
-]
+MUTANTS = {
+    "$le 0.ad6cca9d: Y[0] const1": "a row is one burst",
+    "$and 1.cbee31db: A[0] const1": "a beat is overwritten before it is taken",
+    "$mux 1.9f46925d: B[0] const1": "a burst begins under stop",
+    "$and 1.f22584c2: Y[0] const0": "an error response is lost",
+    "$ge 0.b0ed93e4: A[16] const0": "a context beyond the bits that the DRE gets",
+}
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_mutants_are_killed(every):
     """Every fourth one, and at night all."""
     episodes = [*traffic("tiny"), *faulty()]
-    assert not survivors(emitted("tiny"), MUTANTS[::every], lambda unit: run("tiny", episodes, unit=unit, waves=False))
+    assert not survivors(
+        emitted("tiny"), MUTANTS, lambda unit: run("tiny", episodes, unit=unit, waves=False), every=every
+    )
 
 
-REGISTERS = [
-    ("set_valid <= sets", "set_valid <= 0 & sets"),
-    ("work_addr + shifted", "shifted"),
-    ("{17'h0, i_data[22:0]}", "{17'h0, 1'h0, i_data[21:0]}"),
-    ("<< work_step[4:0]", "<< work_step[3:0]"),
-    ("is_register & i_valid & pending_w_rdy", "is_register & i_valid"),  # an end is lost where there is no room
-    ("is_register <= to_register & ~c_skip & ~bad", "is_register <= to_register & ~c_skip"),
-    ("assign to_register = ", "assign to_register = 0 & "),
-    ("set_to <= work_to[3:0]", "set_to <= {1'h0, work_to[2:0]}"),
-]
+REGISTERS = {
+    "$dff 1.47066c44: D[0] const0": "no register is set",
+    "$add 0.23833141: A[0] const0": "an odd base is even",
+    "$shl 0.8eca085e: A[22] const0": "a bit of the number is lost",
+    "$shl 0.8eca085e: B[4] const0": "long steps are short",
+    "$and 1.4fdd7e91: B[0] const1": "an end is lost where there is no room",
+    "$and 3.3be202aa: B[0] const1": "a refused instruction sets registers",
+    "$and 1.1468268d: Y[0] const0": "a register is a word of memory",
+    "$dff 0.ead07872: D[3] const0": "one of the low registers is set",
+}
 
 
 @pytest.mark.nightly

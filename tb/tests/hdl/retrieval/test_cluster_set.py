@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 from openvrex.hdl.params import WtuParams
+from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.cluster_set_checks import (
     SIZES,
     STALLS,
@@ -18,7 +19,6 @@ from openvrex.tb.checks.cluster_set_checks import (
     run,
     unions,
 )
-from openvrex.tb.library.runner import survivors
 
 BINS = {
     *("empty_set", "empty_row", "all_clusters", "same_word_at_once", "same_word_later", "word_left_from_before"),
@@ -77,28 +77,24 @@ def test_functional_coverage(record_property):
     assert hit == BINS, BINS - hit
 
 
-MUTANTS = [  # of "tiny"
-    ("assign word = part_mask | ", "assign word = part_mask ^ "),
-    # The word of the beat before.
-    ("part_again <= part_valid & ", "part_again <= 1'h0 & "),
-    # The memory is not cleared after a reset, or not behind a list.
-    ("assign bank_w_en = touches | used;", "assign bank_w_en = touches | used & ~clears;"),
-    ("assign bank_w_en = touches | used;", "assign bank_w_en = touches | used & clears;"),
+MUTANTS = {  # of "tiny"
+    "$or 0.99df15a3: B[0] const0": "a cluster in the memory is forgotten",
+    "$and 1.4c5f1b7e: Y[0] const0": "the word of the beat before is read too early",
+    "$or 2.de17b3a6: B[0] const0": "the memory is not cleared, neither after a reset nor behind a list",
     # The lowest and the highest word touched.
-    ("if (~more | (part_addr < low))", "if (~more)"),
-    ("if (~more | (part_addr < low))", "if (part_addr < low)"),
-    ("if (~more | (part_addr > high))", "if (~more)"),
-    ("if (~more | (part_addr > high))", "if (part_addr > high)"),
-    ("& (at == high)", "& ~more"),
+    "$or 1.aea77964: B[0] const0": "the lowest is the first",
+    "$or 1.aea77964: A[0] const0": "the lowest is that of all sets",
+    "$or 1.cd242f2b: B[0] const0": "the highest is the first",
+    "$or 1.cd242f2b: A[0] const0": "the highest is that of all sets",
+    "$and 1.31b6c005: B[0] const1": "each word ends with the set's last cluster",
     # It looks on before the word ahead is used, or behind the last word; zero words wait.
-    ("assign look = lists & more & (~ahead | used);", "assign look = lists & more;"),
-    ("assign look = lists & more & ", "assign look = lists & "),
-    ("assign used = ahead & (zero | ", "assign used = ahead & (clears | "),
-    # The last beat of a set is its only one with a cluster.
-    ("empty <= ~more & ~touches;", "empty <= ~more;"),
-    ("assign idle = takes | clears;", "assign idle = takes;"),
-    ("assign idle = takes | clears;", "assign idle = ~lists | clears;"),
-]
+    "$and 1.fc7cbffa: B[0] const1": "a word is looked up over the one ahead",
+    "$and 2.aa4b02e6: B[0] const1": "words behind the last are looked up",
+    "$or 1.e12de1fb: A[0] const0": "a word without clusters waits",
+    "$and 1.33610847: B[0] const1": "a set whose only clusters are in its last beat is empty",
+    "$or 1.467e481d: B[0] const0": "it is idle while it clears",
+    "$or 1.467e481d: A[0] const1": "it is never idle",
+}
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
@@ -114,4 +110,4 @@ def test_mutants_are_killed(every):
         check_beats(TINY, beats, steady)
         check_cycles(TINY, beats, steady)
 
-    assert not survivors(emitted(TINY), MUTANTS[::every], passes)
+    assert not survivors(emitted(TINY), MUTANTS, passes, every=every)

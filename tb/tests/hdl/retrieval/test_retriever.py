@@ -5,6 +5,7 @@ import random
 import pytest
 from openvrex.golden.program.isa import Retrieve
 from openvrex.hdl.emit import emit
+from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.retriever_checks import (
     STALLS,
     bad,
@@ -32,7 +33,7 @@ from openvrex.tb.checks.retriever_checks import (
     traffic,
 )
 from openvrex.tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
-from openvrex.tb.library.runner import Run, mutants
+from openvrex.tb.library.runner import Run
 from openvrex.tb.library.transfer_traffic import params
 
 EACH = [
@@ -134,76 +135,57 @@ def test_coverage_packed(size):
     assert hit >= {"packs", "expands", "expands_within_a_beat", "fetches_moved", "moves_its_own"}
 
 
-# Edits of the Verilog: the size, what is there, what takes its place.
-MUTANTS = [
-    ("one", "since <= since", "since <= 0 & since"),  # a move that does not wait for its slot
-    ("tiny", "level} > writes_o_len", "level} >= writes_o_len"),  # a burst that begins with a beat too few
-    ("tiny", "room} > reads_o_len", "room} >= reads_o_len"),  # one that finds no room
-    ("tiny", "stop ? 8'h0 ", "1'h0 ? 8'h0 "),
-]
-
-
-# The same, of "tiny": edits around orders and the answers to them.
-ORDER_MUTANTS = [
-    ("t_ready_c = works & t_valid & (|t_op)", "t_ready_c = t_valid & (|t_op)"),  # an answer taken under stop
-    ("c_addr >= 40'h30", "c_addr[15:0] >= 16'h30"),  # a context beyond the bits that the DRE gets
-    ("3'h3 ? 2'h1 : 2'h2", "3'h3 ? 2'h2 : 2'h1"),
-    ("if (order_ready)", "if (1'h1)"),  # an order that nobody took
-    ("t_ready_c = works & t_valid & (|t_op)", "t_ready_c = works & t_valid"),  # a key's result ends an order
-    ("t_ready_c = works & t_valid & (t_op == 2'h0)", "t_ready_c = works & t_valid"),  # an order's result for a key
-    ("w_ready_c = works & w_valid & (|w_op)", "w_ready_c = works & w_valid"),
-    ("w_ready_c = works & w_valid & (|w_op)", "w_ready_c = w_valid & (|w_op)"),
-    ("w_valid & (w_op == 2'h0)", "w_valid"),  # a reply to an order places an entry
-]
-
-
-# The same, of "packed": edits of the copier and of its codec.
-PACKED_MUTANTS = [
-    ("level} > {writes_o_len, 2'h3}", "level} >= {writes_o_len, 2'h3}"),  # a burst that lacks a beat
-    ("codec_part} > {1'h0, writes_o_len}", "codec_part} >= {1'h0, writes_o_len}"),
-    ("open ? kind_begun[0]", "open & 1'h0 ? kind_begun[0]"),  # the next burst's kind
-    ("if (codec_again)", "if (1'h0)"),  # beats that are not read again
-    ("|kind_begun) ? codec_o", "kind_begun[0]) ? codec_o"),  # packed beats that go through
-    ("codec_ends = left == 8'h0", "codec_ends = 1'h0"),  # a beat of the next burst is read before it is there
-]
+MUTANTS = {  # by size
+    "one": {"$sub 1.e43ebf30: Y[0] const0": "a move does not wait for its slot"},
+    "tiny": {
+        "$gt 2.73617bc3: Y[0] const1": "a burst begins with a beat too few",
+        "$gt 2.a9cc6d60: Y[0] const1": "a read finds no room",
+        "$mux 1.359e3a25: S[0] const0": "beats are written under stop",
+    },
+}
+ORDER_MUTANTS = {  # of "tiny", around orders and the answers to them
+    "$and 3.f3add44d: A[0] const1": "an answer is taken under stop",
+    "$ge 0.b0ed93e4: A[16] const0": "a context beyond the bits that the DRE gets",
+    "$mux 1.0572d1a4: S[0] inv": "a CLEAR is a SWITCH",
+    "$mux 1.e3126b79: S[0] const1": "an order that nobody took",
+    "$reduce_or 3.0d705475: Y[0] const1": "a key's result ends an order",
+    "$logic_not 2.a4533364: Y[0] const1": "an order's result for a key",
+    "$reduce_or 3.8f7f86a3: Y[0] const1": "a key's reply ends an order",
+    "$and 3.647fe843: A[0] const1": "a reply is taken under stop",
+    "$logic_not 2.2a5dac4c: Y[0] const1": "a reply to an order places an entry",
+}
+PACKED_MUTANTS = {  # of the copier and of its codec
+    "$gt 0.9e65644b: Y[0] const1": "a packed burst lacks its beats",
+    "$gt 0.a3461c67: A[0] const1": "an expanded burst lacks a beat",
+    "$mux 1.11d596dc: S[0] const0": "the next burst's kind",
+    "$mux 1.67de955b: S[0] const0": "beats that are not read again",
+    "$reduce_or 1.6d0b15e7: A[1] const0": "packed beats go through",
+    "$logic_not 1.2efd93f9: Y[0] const0": "a beat of the next burst is read before it is there",
+}
 
 
 @pytest.mark.nightly
 def test_mutants_packed():
-    survivors = []
-    for edit in PACKED_MUTANTS:
-        [unit] = mutants(emitted("packed"), [edit])
-        p, rng = params(SIZES["packed"]), random.Random(3)
-        episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
-        try:
-            run("packed", [*episodes, (packed_entries(), {})], unit=unit, waves=False)
-            survivors.append(edit)
-        except (AssertionError, KeyError):
-            pass
-    assert not survivors
+    p, rng = params(SIZES["packed"]), random.Random(3)
+    episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
+    episodes.append((packed_entries(), {}))
+    assert not survivors(
+        emitted("packed"), PACKED_MUTANTS, lambda unit: run("packed", episodes, unit=unit, waves=False)
+    )
 
 
-@pytest.mark.parametrize(
-    "edit", [ORDER_MUTANTS[0], *(pytest.param(edit, marks=pytest.mark.nightly) for edit in ORDER_MUTANTS[1:])]
-)
-def test_mutants_of_orders(edit):
-    """The good unit passes with the same episodes in the tests above."""
-    [unit] = mutants(emitted("tiny"), [edit])
+@pytest.mark.parametrize("every", [len(ORDER_MUTANTS), pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_of_orders(every):
     refused = [(e, how) for e, how in bad() if any(c["action"] == Retrieve.CLEAR for c in e.c)]
     episodes = [(orders(), {"stalls": STALLS[1]}), *strangers(), *refused, *stopped_orders()]
-    with pytest.raises((AssertionError, KeyError)):
-        run("tiny", episodes, unit=unit, waves=False)
+    assert not survivors(
+        emitted("tiny"), ORDER_MUTANTS, lambda unit: run("tiny", episodes, unit=unit, waves=False), every=every
+    )
 
 
-def test_mutants():
-    survivors = []
-    for size, *edit in MUTANTS:
-        p, rng = params(SIZES[size]), random.Random(3)
-        episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
-        episodes += [*errors(rng)[:6], *stops()] if size == "tiny" else []
-        try:
-            run(size, episodes, unit=mutants(emitted(size), [tuple(edit)])[0], waves=False)
-            survivors.append(edit)
-        except (AssertionError, KeyError):
-            pass
-    assert not survivors
+@pytest.mark.parametrize("size", MUTANTS)
+def test_mutants(size):
+    p, rng = params(SIZES[size]), random.Random(3)
+    episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
+    episodes += [*errors(rng)[:6], *stops()] if size == "tiny" else []
+    assert not survivors(emitted(size), MUTANTS[size], lambda unit: run(size, episodes, unit=unit, waves=False))

@@ -1,20 +1,22 @@
 """What the writer makes of each construct, the names and comments that it keeps, and what it refuses."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
-from amaranth import Array, Cat, Const, Module, Mux, Signal, signed
+from amaranth import Array, Cat, ClockSignal, Const, Instance, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
-from openvrex.hdl.emit import emit, params_of, to_verilog
-from openvrex.hdl.leaf import Leaves
-from openvrex.hdl.memory import Ram
-from openvrex.hdl.params import preset
+from openvrex.hdl import writer
+from openvrex.hdl.writer.designs import elaborated
+from openvrex.hdl.writer.modules import Writer
 from openvrex.hdl.writer.names import KEYWORDS, Names, legal
 from openvrex.hdl.writer.variables import WriterError
-from openvrex.tb.library.runner import ROOT
+
+FOLDER = Path(writer.__file__).parent
 
 
 class Made(wiring.Component):
@@ -33,10 +35,16 @@ class Made(wiring.Component):
         return m
 
 
-def text(build, leaves: bool = False, **members) -> str:
+def written(build, **members) -> str:
+    """All modules of a component, which is `top`."""
+    own = Writer()
+    own.add(elaborated(Made(members, build), "top"), "top")
+    return own.verilog()
+
+
+def text(build, **members) -> str:
     """The module `top`, without its ports and its head."""
-    found = to_verilog(Made(members, build), "top", Leaves("top") if leaves else None)
-    return re.search(r"(?s)^module top\(.*?\n\);\n(.*?)endmodule", found, re.M)[1]
+    return re.search(r"(?s)^module top\(.*?\n\);\n(.*?)endmodule", written(build, **members), re.M)[1]
 
 
 def lines(*expected: str) -> str:
@@ -143,15 +151,36 @@ def test_a_struct_is_its_fields():
     assert "held_hash" not in found  # nothing reads it
 
 
-def test_a_memory_is_its_module():
-    def build(m, c, _):
-        m.submodules.words = words = Ram(8, 16)
-        m.d.comb += [words.w_en.eq(c.en), words.w_addr.eq(c.a), words.w_data.eq(c.i)]
-        m.d.comb += [words.r_en.eq(1), words.r_addr.eq(c.a), c.o.eq(words.r_data)]
+def test_a_module_that_is_written_elsewhere_is_an_instance():
+    """With its parameters; two of one kind are of one module."""
 
-    found = text(build, leaves=True, en=In(1), a=In(4), i=In(8), o=Out(8))
-    assert "  top_ram_1r1w #(\n    .WIDTH(8),\n    .DEPTH(16),\n    .LANES(1)\n  ) words (" in found
-    assert ".r_data (words_r_data)" in found
+    def build(m, c, _):
+        for i, depth in enumerate((16, 8)):
+            read = Signal(8, name=f"read{i}")
+            pins = {"i_clk": ClockSignal(), "i_a": c.a[i:], "o_q": read}
+            m.submodules[f"words{i}"] = Instance("ram", p_WIDTH=8, p_DEPTH=depth, **pins)
+            m.d.comb += c.o.word_select(i, 8).eq(read)
+
+    found = text(build, a=In(4), o=Out(16))
+    assert "  ram #(\n    .WIDTH(8),\n    .DEPTH(16)\n  ) words0 (\n    .clk (clk),\n    .a   (a),\n" in found
+    assert ".DEPTH(8)\n  ) words1 (" in found
+
+
+def test_a_design_that_others_have_is_written_once():
+    def inner(m, c, _):
+        m.d.comb += c.o.eq(~c.i)
+
+    def outer(m, c, _):
+        for i in range(2):
+            read = Signal(name=f"read{i}")
+            m.submodules[f"twin{i}"] = Instance("inner", i_i=c.i[i], o_o=read)
+            m.d.comb += c.o[i].eq(read)
+
+    own = Writer()
+    own.add(elaborated(Made({"i": In(1), "o": Out(1)}, inner), "inner"), "inner")
+    own.add(elaborated(Made({"i": In(2), "o": Out(2)}, outer), "top"), "top")
+    assert re.findall(r"^module (\w+)", own.verilog(), re.M) == ["top", "inner"]
+    assert own.instances["top"] == {f"twin{i}": (f"twin{i}", "inner") for i in range(2)}
 
 
 def test_a_queue_has_an_array():
@@ -159,52 +188,59 @@ def test_a_queue_has_an_array():
         m.submodules.queue = queue = SyncFIFOBuffered(width=8, depth=5)
         m.d.comb += [queue.w_data.eq(c.i), queue.w_en.eq(c.en), queue.r_en.eq(1), c.o.eq(queue.r_data)]
 
-    found = to_verilog(Made({"i": In(8), "en": In(1), "o": Out(8)}, build), "top")
+    found = written(build, i=In(8), en=In(1), o=Out(8))
     assert re.search(r"reg +\[7:0\] +storage\[0:3\];", found)
     assert "storage[w_port_addr] <= w_port_data;" in found
     assert "  top__queue queue (" in found
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (lambda a, b: a + b, "a + b"),  # modulo the target: no bit is dropped
-        (lambda a, b: a - b, "a - b"),
-        (lambda a, b: Mux(a < b, a, b), "a < b ? a : b"),
-        (lambda a, b: ~(a == b), "{7'h0, a != b}"),
-        (lambda a, b: a & Const(0xFF, 8), "a"),
-        (lambda a, b: Cat(a[4:], b[:4]), "{b[3:0], a[7:4]}"),
-        (lambda a, b: a >> b[:2], "a >> b[1:0]"),
-        (lambda a, b: a.word_select(b[0], 4), "{4'h0, a[{b[0], 2'h0} +: 4]}"),
-        (lambda a, b: a.as_signed() >> 2, "{{2{a[7]}}, a[7:2]}"),
-        (lambda a, b: a.any(), "{7'h0, |a}"),
-        (lambda a, b: a >= 0, "8'h1"),  # always true
-        (lambda a, b: a > 255, "8'h0"),
-        (lambda a, b: a - a, "8'h0"),
-        (lambda a, b: a[:4] ^ a[:4], "8'h0"),
-        (lambda a, b: a & ~a, "8'h0"),
-        (lambda a, b: a | ~a, "8'hFF"),
-        (lambda a, b: (a + b) | (a + b), "a + b"),
-        (lambda a, b: a & 0, "8'h0"),
-        (lambda a, b: a | 0xFF, "8'hFF"),
-        (lambda a, b: a ^ 0xFF, "~a"),
-        (lambda a, b: a * 0, "8'h0"),
-        (lambda a, b: 4 * a, "{a[5:0], 2'h0}"),
-        (lambda a, b: a % 4, "{5'h0, {1'h0, a[1:0]}}"),
-        (lambda a, b: a // 4, "{2'h0, a[7:2]}"),
-        (lambda a, b: a % 6, "{5'h0, o_remainder[2:0]}"),
-        (lambda a, b: (Const(0, 8) << b[:2])[:8], "8'h0"),
-        (lambda a, b: Mux(a[0], b, b), "b"),
-        (lambda a, b: Mux(b == 3, 0, Const(1, 1)), "{7'h0, ~(b == 8'h3)}"),
-        (lambda a, b: Mux(Const(1, 1), a, b), "a"),
-        (lambda a, b: Array([a, b, 3, 4, 5])[Const(1, 3)], "b"),
-        (lambda a, b: Cat(Const(1, 2).replicate(2), a[:4]), "{a[3:0], 4'h5}"),
-        (lambda a, b: a == a, "8'h1"),
-    ],
-)
-def test_expressions(value, expected):
-    found = text(lambda m, c, _: m.d.comb.__iadd__(c.o.eq(value(c.a, c.b))), a=In(8), b=In(8), o=Out(8))
-    assert re.search(rf"assign o = {re.escape(expected)};\n", found)
+def expressions(a: Signal, b: Signal) -> list[tuple[Value, str]]:
+    """Values, and what the writer makes of them."""
+    return [
+        (a + b, "a + b"),  # modulo the target: no bit is dropped
+        (a - b, "a - b"),
+        (Mux(a < b, a, b), "a < b ? a : b"),
+        (~(a == b), "{7'h0, a != b}"),
+        (a & Const(0xFF, 8), "a"),
+        (Cat(a[4:], b[:4]), "{b[3:0], a[7:4]}"),
+        (a >> b[:2], "a >> b[1:0]"),
+        (a.word_select(b[0], 4), "{4'h0, a[{b[0], 2'h0} +: 4]}"),
+        (a.as_signed() >> 2, "{{2{a[7]}}, a[7:2]}"),
+        (a.any(), "{7'h0, |a}"),
+        (a >= 0, "8'h1"),  # always true
+        (a > 255, "8'h0"),
+        (a - a, "8'h0"),
+        (a[:4] ^ a[:4], "8'h0"),
+        (a & ~a, "8'h0"),
+        (a | ~a, "8'hFF"),
+        ((a + b) | (a + b), "a + b"),
+        (a & 0, "8'h0"),
+        (a | 0xFF, "8'hFF"),
+        (a ^ 0xFF, "~a"),
+        (a * 0, "8'h0"),
+        (4 * a, "{a[5:0], 2'h0}"),
+        (a % 4, "{5'h0, {1'h0, a[1:0]}}"),
+        (a // 4, "{2'h0, a[7:2]}"),
+        (a % 6, "{5'h0, o_remainder[2:0]}"),
+        ((Const(0, 8) << b[:2])[:8], "8'h0"),
+        (Mux(a[0], b, b), "b"),
+        (Mux(b == 3, 0, Const(1, 1)), "{7'h0, ~(b == 8'h3)}"),
+        (Mux(Const(1, 1), a, b), "a"),
+        (Array([a, b, 3, 4, 5])[Const(1, 3)], "b"),
+        (Cat(Const(1, 2).replicate(2), a[:4]), "{a[3:0], 4'h5}"),
+        (a == a, "8'h1"),
+    ]
+
+
+def test_expressions():
+    expected = [text for _, text in expressions(Signal(8), Signal(8))]
+
+    def build(m, c, _):
+        m.d.comb += [getattr(c, f"o{i}").eq(value) for i, (value, _) in enumerate(expressions(c.a, c.b))]
+
+    found = text(build, a=In(8), b=In(8), **{f"o{i}": Out(8) for i in range(len(expected))})
+    values = [re.search(rf"(?s)assign o{i} = (.*?);\n", found)[1] for i in range(len(expected))]
+    assert [re.sub(r"\bo\d+_", "o_", value) for value in values] == expected
 
 
 def test_signs_are_extended():
@@ -330,18 +366,10 @@ def test_summary_and_comments_are_ascii():
         m.d.sync += held.eq(c.i)
         m.d.comb += c.o.eq(held)
 
-    found = to_verilog(Made({"i": In(1), "o": Out(1)}, build), "top")
+    found = written(build, i=In(1), o=Out(1))
     assert "// A component of this test." in found
     assert "What follows" not in found
     assert '// "?" ends in a stroke\n' in found
-
-
-def test_the_manual_shows_text_that_is_written():
-    shown = re.findall(r"(?s)```verilog\n(.*?)```", Path(ROOT, "docs/verilog.md").read_text())
-    own = emit("cluster_set", params_of("cluster_set", preset("tiny")), lines=True).verilog
-    bare = re.sub(r"  // hdl/\S+", "", own)
-    assert len(shown) == 3
-    assert all(text in own or text in bare for text in shown)
 
 
 def test_names_are_legal():
@@ -391,3 +419,25 @@ def unsupported_domains(m, c):
 def test_what_cannot_be_written_is_named(build, message):
     with pytest.raises(WriterError, match=re.escape(message)):
         text(lambda m, c, _: build(m, c), i=In(8), o=Out(8))
+
+
+def test_a_memory_that_sees_its_writes_is_refused():
+    def build(m, c, _):
+        m.submodules.words = words = Memory(shape=8, depth=4, init=[])
+        port = words.read_port(transparent_for=[words.write_port()])
+        m.d.comb += [port.en.eq(1), c.o.eq(port.data)]
+
+    with pytest.raises(WriterError, match="memory words: a read that sees a write of its cycle; forward the word"):
+        text(build, o=Out(8))
+
+
+def test_only_python_source_and_circt_s_verilog_are_parsed():
+    """What an operation is, its object says."""
+    assert {p.stem for p in FOLDER.glob("*.py") if re.search(r"^import re$", p.read_text(), re.M)} == {"names", "circt"}
+
+
+def test_the_readme_s_example_runs(tmp_path, capsys):
+    path = tmp_path / "example.py"
+    path.write_text(re.search(r"(?s)```python\n(.*?)```", (FOLDER / "README.md").read_text())[1])
+    runpy.run_path(str(path))
+    assert capsys.readouterr().out.startswith("// Counts the cycles with `en`.\nmodule counter(\n  input        clk,\n")

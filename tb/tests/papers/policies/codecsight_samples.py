@@ -4,8 +4,8 @@ import numpy as np
 from openvrex.golden.inputs.codec import (
     BLOCK,
 )
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace_model import frequencies
-from openvrex.golden.inputs.video import Frame
 from openvrex.papers.policies.codecsight_encoder import (
     Counts,
     Visual,

@@ -29,8 +29,8 @@ from openvrex.golden.inputs.codec import (
     residual_map,
     save_motion,
 )
+from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import Trace
-from openvrex.golden.inputs.video import Frame
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.codecsight_policy import CodecSightParams, CodecSightPolicy
 from openvrex.golden.policies.light_attention import bf16, turn_keys
@@ -891,28 +891,24 @@ class SmallDecoder(Small):
 
 def test_command_prunes_and_writes_the_motion_file(tmp_path):
     path, out = write(tmp_path / "still.mkv", texture(9, step=0)), tmp_path / "motion.npz"
-    run = CliRunner().invoke(
-        app, ["papers", "stream", str(path), "--codec", "--gop", "4", "--vectors", str(out), "--json"]
-    )
+    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "4", "--vectors", str(out), "--json"])
     assert run.exit_code == 0, run.output
     result = json.loads(run.stdout)
     assert (result["frames"], result["types"]) == (9, "3 I, 6 P")
     assert result["pruned"] == pytest.approx(6 / 9)
     assert (result["motion"], result["motion_class"]) == (0, "low")
     assert [f.kind for f in load_motion(out)] == list("IPPPIPPPI")
-    run = CliRunner().invoke(
-        app, ["papers", "stream", str(path), "--codec", "--gop", "0", "-p", "alpha=1", "--frames", "5"]
-    )
+    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "0", "-p", "alpha=1", "--frames", "5"])
     assert "5 frames (1 I, 4 P), low motion (0.00 px a frame), tokens" in run.stdout
     path = write(tmp_path / "vectorless.mkv", texture(3), codec="libvpx-vp9")
-    run = CliRunner().invoke(app, ["papers", "stream", str(path), "--codec", "--gop", "0"])
+    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "0"])
     assert "no motion vectors, tokens pruned 0.0%" in run.stdout
 
 
 def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr("openvrex.golden.inputs.decoder.Decoder", SmallDecoder)
     path = write(tmp_path / "moving.mkv", texture(8))
-    line = ["papers", "stream", str(path), "--codec", "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
+    line = ["papers", "prune", str(path), "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
     run = CliRunner().invoke(app, [*line, "--json"])
     assert run.exit_code == 0, run.output
     rows = json.loads(run.stdout)["windows"]
@@ -942,7 +938,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
 )
 def test_command_refuses_what_cannot_be(tmp_path, options, why):
     path = write(tmp_path / "a.mkv", texture(3))
-    run = CliRunner().invoke(app, ["papers", "stream", "--codec", *(str(path) if o == "VIDEO" else o for o in options)])
+    run = CliRunner().invoke(app, ["papers", "prune", *(str(path) if o == "VIDEO" else o for o in options)])
     assert run.exit_code == 2
     assert why in run.stderr
     assert run.stderr.count("\n") == 1

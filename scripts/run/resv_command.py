@@ -1,4 +1,4 @@
-"""`vrex run`: run decoder layers on golden and on the RTL of a core, and compare them."""
+"""`vrex run resv`: run decoder layers with ReSV on golden and on the RTL of a core, and compare them."""
 
 import json as json_format
 import time
@@ -15,33 +15,20 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from openvrex.golden.atomic_files import replacing, write_atomically
-from openvrex.golden.function_params import ParamError, check
-from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.trace import Trace, TraceError
-from openvrex.golden.policies.stream_runs import Options
-from openvrex.golden.policies.window_decisions import WINDOWED, windowed
 from openvrex.hdl.emit import emit
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.run import policy_run
-from openvrex.scripts.run.mosaic_run import MosaicRun
-from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
-from openvrex.scripts.run.window_run import WindowRun
+from openvrex.scripts.run import run_options
+from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated, workers_of
 from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.stage_log import Span, Unit, spans
-from openvrex.tb.library.window_stream import TOKENS
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
 BINS = 400  # of the picture
-RESV, MOSAIC = "resv", "mosaic"
-WITH = "Options of --policy, for all policies but resv"
-# Options that have an effect with ReSV alone, and with the other policies alone.
-OWN = {"trace", "ahead", "th_hd", "ratio", "centre"}
-WINDOW = {"video", "tokens", "fps", "gop", "question", "generate", "at_once", "slots"}
-WORKERS = 2
 PASSES = [
     *("number", "frame", "layer", "cycles", "predicted"),
     *("clusters", "chosen", "fetched", "offloaded", "stored", "compared"),
@@ -60,15 +47,9 @@ STAGE_NOTE = (
 
 
 def command(
-    ctx: typer.Context,
-    trace: Annotated[
-        Path | None, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer. Needed for resv.")
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help=f"{RESV}, {MOSAIC}, or one without keys and queries: {', '.join(WINDOWED)}.")
-    ] = RESV,
-    layers: Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")] = 2,
-    frames: Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")] = 3,
+    trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer.")],
+    layers: run_options.Layers = 2,
+    frames: run_options.Frames = 3,
     ahead: Annotated[
         bool,
         typer.Option("--ahead", help="Let each layer choose and fetch entries for the next one during its own work."),
@@ -76,36 +57,10 @@ def command(
     th_hd: console.ThHd = None,
     ratio: console.Ratio = None,
     centre: console.Centre = None,
-    video: Annotated[
-        str, typer.Option(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.", rich_help_panel=WITH)
-    ] = "world",
-    tokens: Annotated[int, typer.Option(help="Tokens of each frame: g*g, or g*g + 1.", rich_help_panel=WITH)] = 16,
-    fps: Annotated[
-        float | None, typer.Option(help="Sample this many frames per second; all by default.", rich_help_panel=WITH)
-    ] = None,
-    gop: Annotated[
-        int, typer.Option(help="Encode the video again with this GOP; 0 takes it as it is.", rich_help_panel=WITH)
-    ] = 0,
-    question: Annotated[str, typer.Option(help="Text behind the frames.", rich_help_panel=WITH)] = Options.question,
-    generate: Annotated[
-        int, typer.Option(help="Tokens behind the question, which FP32 chooses.", rich_help_panel=WITH)
-    ] = 2,
-    at_once: Annotated[int, typer.Option(help="Most tokens of a pass.", rich_help_panel=WITH)] = TOKENS,
-    slots: Annotated[
-        int, typer.Option(help="Entries that device memory holds; 0: as many as needed.", rich_help_panel=WITH)
-    ] = 0,
-    first: Annotated[
-        int | None, typer.Option("--from", min=0, help="Repeat passes from this number on, and compare them again.")
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option("--to", min=0, help="Last pass to repeat; by default that of --from.")
-    ] = None,
-    waves: Annotated[
-        bool, typer.Option("--waves", help="With --from: leave each pass's waveform in FOLDER/passes/waves.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Worker processes, or jobs; 2 by default.")
-    ] = None,
+    first: run_options.First = None,
+    last: run_options.Last = None,
+    waves: run_options.Waves = False,
+    workers: run_options.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
     preset: console.Preset = "small",
@@ -113,31 +68,14 @@ def command(
     folder: console.Folder = Path("build/run"),
     json: console.Json = False,
 ) -> None:
-    """Run decoder layers on the RTL of a core.
+    """Run decoder layers with ReSV on the RTL of a core.
 
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
     # Dask takes half a second to import; no other command should wait for it.
     from openvrex.scripts.run.pass_engine import PassEngine, alone
-    from openvrex.synth.sweep.dask_run import cluster
 
-    _check_used(ctx, policy)
     repeat = again(first, last, waves)
-    many = workers or (None if scheduler else WORKERS)
-    if policy != RESV:
-        own, rest = policy_run.split(policy, param or [])
-        options = Options(frames, tokens, fps, question, generate, gop, layers)
-        asked_for = policy_run.Asked(policy, own, video, options, at_once, slots)
-        # A bad name or parameter fails before the models are loaded.
-        under = kind(policy)(asked_for, console.params(preset, rest))
-
-        def start(stack: ExitStack) -> Any:
-            return stack.enter_context(cluster(scheduler, jobs, many))
-
-        policy_run.run(under, {"preset": preset, "param": rest}, folder, repeat, start, json)
-        return
-    check(trace is not None, "--trace", "", "must be given: record a trace with 'vrex trace'")
-    assert trace is not None
     p = console.params(preset, param).core
     started = time.perf_counter()
     data = Trace.load(trace)
@@ -151,7 +89,7 @@ def command(
         bar = stack.enter_context(Bar(quiet=json, transient=False))
         stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
-        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
+        connect = cache(lambda: workers_of(stack, scheduler, jobs, workers))
         records = play(engine, bar, layers * frames, repeat, connect)
     found = differences(records)
     if repeat:
@@ -182,21 +120,6 @@ def command(
     end(found)
 
 
-def kind(policy: str) -> type[policy_run.PolicyRun]:
-    """What runs a policy but ReSV."""
-    return MosaicRun if policy == MOSAIC else WindowRun
-
-
-def _check_used(ctx: typer.Context, policy: str) -> None:
-    """Raise `ParamError` for an option that has no effect with a policy."""
-    if policy not in (RESV, MOSAIC):
-        windowed(policy)  # an unknown name comes first
-    for option in ctx.command.params:
-        name, source = option.name or "", ctx.get_parameter_source(option.name or "")
-        if name in (WINDOW if policy == RESV else OWN) and source is not None and source.name == "COMMANDLINE":
-            raise ParamError(f"{option.opts[0]}: has no effect with --policy {policy}: leave it out")
-
-
 def write(folder: Path, result: dict, figure: Figure) -> None:
     """Write the files of a run that is over."""
     write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
@@ -207,7 +130,7 @@ def write(folder: Path, result: dict, figure: Figure) -> None:
     lead += f"preset {result['preset']}."
     passed = not result["differences"]
     verdict = "Every store and every array equal golden." if passed else "The RTL differs from golden."
-    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, load(folder))
+    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, told(folder, result))
 
 
 def measured(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> dict:
@@ -324,12 +247,6 @@ def _error(result: dict, one: dict) -> str:
     return f"{result['errors'][one['frame']]:.2%}" if one["layer"] == result["layers"] - 1 else ""
 
 
-def load(folder: Path) -> list[Section]:
-    """The sections of the run in a folder of `vrex run`. Raises `ValueError` for any other folder."""
-    try:
-        result = json_format.loads((folder / RESULT).read_text())
-        if "policy" in result:
-            return kind(result["policy"]).sections(result)
-        return sections(result, (folder / f"{PICTURE}.svg").read_text())
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as e:
-        raise ValueError(f"run={folder}: not a folder that `vrex run` wrote ({e})") from None
+def told(folder: Path, result: dict) -> list[Section]:
+    """The sections of a report about the run in a folder, with its picture."""
+    return sections(result, (folder / f"{PICTURE}.svg").read_text())

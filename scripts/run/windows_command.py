@@ -1,19 +1,24 @@
-"""`vrex run --policy`: decoder layers on the RTL of a core, under a policy that chooses before each pass."""
+"""`vrex run windows`: decoder layers on the RTL of a core, under a policy that chooses before each pass."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import N_LAYERS
 from openvrex.golden.policies.codecsight_policy import CodecSightParams
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.registry import entry as entry_of
-from openvrex.golden.policies.stream_runs import DecoderStream
+from openvrex.golden.policies.stream_runs import DecoderStream, Options
 from openvrex.golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
+from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
+from openvrex.scripts.run import run_options
 from openvrex.scripts.run.motion_masks import Masks, masks
-from openvrex.scripts.run.policy_run import PolicyRun, means, rows, told, traffic
+from openvrex.scripts.run.play_passes import again, workers_of
+from openvrex.scripts.run.policy_run import Asked, PolicyRun, means, rows, run, split, told, traffic
 from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.window_stream import Reference, WindowStream
 
@@ -27,6 +32,44 @@ SHOWN = [
     *("block", "stage", "tokens", "rows", "refreshed", "turned", "passes"),
     *("cycles", "predicted", "loaded", "stored", "compared"),
 ]
+
+
+def command(
+    policy: Annotated[str, typer.Argument(help=f"A policy without keys and queries: {', '.join(WINDOWED)}.")],
+    video: run_options.Video = "world",
+    frames: run_options.Frames = 3,
+    tokens: run_options.Tokens = 16,
+    fps: run_options.Fps = None,
+    gop: run_options.Gop = 0,
+    question: run_options.Question = run_options.QUESTION,
+    generate: run_options.Generate = 2,
+    layers: run_options.Layers = 2,
+    at_once: run_options.AtOnce = run_options.AT_ONCE,
+    slots: run_options.Slots = 0,
+    first: run_options.First = None,
+    last: run_options.Last = None,
+    waves: run_options.Waves = False,
+    workers: run_options.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    preset: console.Preset = "small",
+    param: console.Param = None,
+    folder: console.Folder = Path("build/run"),
+    json: console.Json = False,
+) -> None:
+    """Run decoder layers with a window policy on the RTL of a core.
+
+    Golden runs the same layers; the command compares every store, all memory and every decision. Run the same command
+    again to resume.
+    """
+    others = "resv and mosaic are commands of their own, others have no hardware"
+    check(policy in WINDOWED, "policy", policy, f"must be one of {', '.join(WINDOWED)}: {others}")
+    repeat = again(first, last, waves)
+    own, rest = split(policy, param or [])
+    options = Options(frames, tokens, fps, question, generate, gop, layers)
+    under = WindowRun(Asked(policy, own, video, options, at_once, slots), console.params(preset, rest))
+    named = {"preset": preset, "param": rest}
+    run(under, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
 
 
 class WindowRun(PolicyRun):

@@ -1,4 +1,4 @@
-"""`vrex papers stream --list`: the retrieval policies with their parameters and sources."""
+"""`vrex papers list`: the retrieval policies with their parameters and sources."""
 
 import inspect
 from dataclasses import fields, is_dataclass
@@ -10,8 +10,8 @@ from openvrex.scripts import console
 from rich.table import Table
 
 
-def show(json: bool) -> None:
-    """Print the retrieval policies with their parameters and sources."""
+def command(json: console.Json = False) -> None:
+    """List the retrieval policies with their parameters and sources."""
     listing: dict[str, dict[str, Any]] = {
         name: {
             "summary": (inspect.getdoc(found.policy) or "").partition("\n")[0],

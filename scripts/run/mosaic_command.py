@@ -1,16 +1,20 @@
-"""`vrex run --policy mosaic`: decoder layers on the RTL of a core, which makes every number that Mosaic decides by."""
+"""`vrex run mosaic`: decoder layers on the RTL of a core, which makes every number that Mosaic decides by."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.mosaic_host import ALLOWED
 from openvrex.golden.policies.registry import Entry, entry, override
-from openvrex.golden.policies.stream_runs import DecoderStream
+from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
-from openvrex.scripts.run.policy_run import PolicyRun, means, rows, told, traffic
+from openvrex.scripts.run import run_options
+from openvrex.scripts.run.play_passes import again, workers_of
+from openvrex.scripts.run.policy_run import Asked, PolicyRun, means, rows, run, split, told, traffic
 from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
 from openvrex.tb.library.window_stream import Reference
@@ -28,6 +32,41 @@ NOTE = (
     "golden's. Error: distance of the hidden states behind the last layer from the policy in FP32, relative to their "
     "length. From full: the same from full attention in FP32."
 )
+
+
+def command(
+    video: run_options.Video = "world",
+    frames: run_options.Frames = 3,
+    tokens: run_options.Tokens = 16,
+    fps: run_options.Fps = None,
+    gop: run_options.Gop = 0,
+    question: run_options.Question = run_options.QUESTION,
+    generate: run_options.Generate = 2,
+    layers: run_options.Layers = 2,
+    at_once: run_options.AtOnce = run_options.AT_ONCE,
+    slots: run_options.Slots = 0,
+    first: run_options.First = None,
+    last: run_options.Last = None,
+    waves: run_options.Waves = False,
+    workers: run_options.Workers = None,
+    scheduler: console.Scheduler = None,
+    jobs: console.Jobs = None,
+    preset: console.Preset = "small",
+    param: console.Param = None,
+    folder: console.Folder = Path("build/run"),
+    json: console.Json = False,
+) -> None:
+    """Run decoder layers with Mosaic on the RTL of a core.
+
+    The core makes every number that Mosaic decides by. Golden runs the same layers; the command compares every store,
+    all memory and every decision. Run the same command again to resume.
+    """
+    repeat = again(first, last, waves)
+    own, rest = split("mosaic", param or [])
+    options = Options(frames, tokens, fps, question, generate, gop, layers)
+    under = MosaicRun(Asked("mosaic", own, video, options, at_once, slots), console.params(preset, rest))
+    named = {"preset": preset, "param": rest}
+    run(under, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
 
 
 class MosaicRun(PolicyRun):

@@ -1,16 +1,21 @@
-"""`vrex papers stream --codec`: the visual tokens that CodecSight prunes, and the error that this causes."""
+"""`vrex papers prune`: the visual tokens that CodecSight prunes, and the error that this causes."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.codec import PruneParams, Pruner, Recorded, mean_motion, motion_class, save_motion
-from openvrex.golden.inputs.video import Frame
+from openvrex.golden.inputs.frames import Frame
+from openvrex.golden.inputs.video import CLIPS
+from openvrex.golden.policies.registry import override
+from openvrex.papers.commands.assignments import assigned
 from openvrex.papers.policies import codecsight_encoder as codecsight
 from openvrex.papers.policies.codecsight_encoder import SYSTEMS, Counts, Prefilled, Server, Visual
 from openvrex.scripts import console
@@ -20,16 +25,56 @@ from rich.table import Table
 PROMPT = "<|im_start|>user\n"
 QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"
 PRUNING = PruneParams(grid=32)
-FRAMES, GOP = 256, 16  # where the user names none
+
+
+def command(
+    videos: Annotated[list[str], typer.Argument(metavar="VIDEO...", help=f"Video files or clips: {', '.join(CLIPS)}.")],
+    param: Annotated[list[str] | None, typer.Option("-p", help="grid, tau, alpha or rule=value.")] = None,
+    frames: Annotated[int, typer.Option(min=1, help="Most frames.")] = 256,
+    fps: Annotated[
+        float | None, typer.Option(help="Sample this many frames per second; all frames by default.")
+    ] = None,
+    gop: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Encode videos again with this GOP and no B-frames, as surveillance does; 0 takes them as they are.",
+        ),
+    ] = 16,
+    window: Annotated[
+        int, typer.Option(min=0, help="Also run windows of this many frames through the models; 0: none.")
+    ] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Number of frames between windows.")] = 16,
+    depth: Annotated[
+        int, typer.Option(min=1, max=decoder.N_LAYERS, help="Number of decoder layers that windows run through.")
+    ] = decoder.N_LAYERS,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(parser=console.file, metavar="FILE.npz", help="Write frame types and motion vectors."),
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Measure the tokens that CodecSight prunes by motion vectors."""
+    if vectors:
+        console.check_replaced(vectors, "--vectors", "motion vectors", rb"PK\x03\x04.*")
+        check(vectors.suffix == ".npz", "--vectors", str(vectors), "must end in .npz")
+    params = override(PRUNING, dict(assigned(param or [], "name=value")))
+    how = (params, frames, fps, gop, depth, window, stride, vectors)
+    found = [measure(video, *how, quiet=json) for video in videos]
+    if json:
+        console.print_json(found[0] if len(found) == 1 else found)
+        return
+    for result in found:
+        show(result)
 
 
 def measure(
     video: str,
     params: PruneParams,
-    frames: int | None,
+    frames: int,
     fps: float | None,
-    gop: int | None,
-    depth: int | None,
+    gop: int,
+    depth: int,
     window: int,
     stride: int,
     vectors: Path | None,
@@ -37,21 +82,15 @@ def measure(
 ) -> dict:
     """Shares of pruned tokens of a video, and with a `window` what each system computes.
 
-    frames, gop : `FRAMES` and `GOP` if None · vectors : file to write frame types and motion vectors into
+    vectors : file to write frame types and motion vectors into
     """
-    limit, rate = FRAMES if frames is None else frames, fps
-    gop = GOP if gop is None else gop
-    depth = decoder.N_LAYERS if depth is None else depth
-    check(limit >= 1, "frames", limit, "must be at least 1")
-    check(gop >= 0, "gop", gop, "must be at least 0")
-    check(1 <= depth <= decoder.N_LAYERS, "depth", depth, f"must be 1 to {decoder.N_LAYERS}")
-    check(vectors is None or vectors.suffix == ".npz", "--vectors", str(vectors), "must end in .npz")
+    rate = fps
     path = video_in.locate(video)
     with tempfile.TemporaryDirectory() as folder:
-        most: int | None = limit
+        most: int | None = frames
         if gop:
             path, most, rate = Path(folder) / f"{path.stem}.mkv", None, None
-            video_in.reencode(video, path, gop, limit, fps)
+            video_in.reencode(video, path, gop, frames, fps)
         result = {"video": video, **pruning(video_in.read(path, most, rate, 8, params.alpha > 0), params)}
         if vectors is not None:
             read = video_in.read(path, most, rate, 8)

@@ -1,0 +1,46 @@
+"""What campaigns on a block came to: coverage, mutants and stress, in docs/results/blocks.json.
+
+A campaign takes up to hours, so each result stands there with the date and the commit at which it was measured.
+"""
+
+import json
+import subprocess
+from datetime import date
+from pathlib import Path
+
+from openvrex.golden.atomic_files import write_atomically
+from openvrex.golden.function_params import check
+
+RECORD = Path(__file__).parents[2] / "docs" / "results" / "blocks.json"
+COVERAGE_TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}
+MUTANTS_TARGET = 0.95  # of the mutants that differ from the unit
+VERDICTS = ("killed", "equivalent", "counter", "surviving")
+
+
+def load(path: Path | None = None) -> dict[str, dict]:
+    """The results of each subject: `coverage`, `mutants` and `stress`, where there are any. Raises: `ParamError`."""
+    path = path or RECORD
+    check(path.is_file(), "record", str(path), "is missing: run the command in a checkout of the project")
+    return json.loads(path.read_text())["figures"]
+
+
+def keep(kind: str, found: dict[str, dict], path: Path | None = None) -> None:
+    """Record results of subjects in place of their older ones of this kind. Raises: `ParamError`."""
+    path = path or RECORD
+    figures, facts = load(path), measured_at()
+    for subject, result in found.items():
+        figures.setdefault(subject, {})[kind] = result | facts
+    kept = json.loads(path.read_text()) | {"figures": dict(sorted(figures.items()))}
+    write_atomically(path, (json.dumps(kept, indent=1) + "\n").encode())
+
+
+def measured_at() -> dict[str, str]:
+    """Today's date, and the commit of this checkout."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=RECORD.parent, capture_output=True, text=True)
+    return {"date": date.today().isoformat(), "commit": commit.stdout.strip()[:12] or "unknown"}
+
+
+def killed_share(mutants: dict) -> float:
+    """The share of killed mutants among those that differ from the unit."""
+    differ = mutants["killed"] + mutants["surviving"]
+    return mutants["killed"] / differ if differ else 1.0

@@ -1,0 +1,111 @@
+"""The page of recorded tables, which MkDocs makes of docs/results: other pages show only what they argue with."""
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+from openvrex.scripts.records import layer_results, run_results, synthesis_results
+from openvrex.scripts.records.recorded_results import DOCS
+
+RESULTS = DOCS / "results"
+HEAD = """# Recorded results
+
+The tables that other pages summarise, each with the record that it is made of. A record holds its commands, the
+versions of the tools and, where hardware was measured, a digest of it; `vrex dev record NAME` measures it again.
+"""
+
+
+class Table(NamedTuple):
+    """A table of the page: the record in docs/results, what a reader must know to read it, and how it is made."""
+
+    record: str
+    says: str
+    make: Callable[[dict], str]
+
+
+TABLES = {
+    "Our timing beside OpenSTA": Table(
+        "opensta",
+        "Longest paths of `core` in area mode by `synth/timing.py` and by OpenSTA: the same netlist, library and "
+        "model. Where start and end differ, several paths are equally long.",
+        synthesis_results.opensta,
+    ),
+    "Longest paths": Table(
+        "clock",
+        "Preset `core` with ASAP7, speed mode: the longest path and the signals at its ends, the longest that ends or "
+        "starts at a memory, and the longest with the access time of our SRAM model.",
+        synthesis_results.paths,
+    ),
+    "Area by library": Table(
+        "area",
+        "A core in mm² at 14 nm, area mode. Each % is of the core in the column before it, brackets hold the low and "
+        "high estimate.",
+        synthesis_results.area_by_library,
+    ),
+    "Readings of a row": Table(
+        "readings",
+        "Variants of the WTU by the times that it reads a row of scores: `core`, embedded library, area mode, 14 nm. "
+        "Rows are in cycles at a memory latency of 60, with 33 tokens a cluster on average; the counts of 1,024 "
+        "clusters are on chip, those of 16,384 stream. The last columns are a frame at 20,000 cached tokens.",
+        synthesis_results.readings,
+    ),
+    "Power in Table III": Table(
+        "power",
+        "The DRE's rows are parts of one run of the whole DRE on the shipped trace, so they add up: 800 MHz, 14 nm, "
+        "embedded library. The LXE's control, retriever and feeder are not measured.",
+        synthesis_results.power_table3,
+    ),
+    "Power of each unit": Table(
+        "power",
+        "Preset `core` on the shipped trace, 800 MHz, 14 nm, mW, at the paper's Th_hd, ratio and hash bits. `all` is "
+        "logic, memories and leakage. Alone, a unit is as busy as it can be; in the DRE, units wait for each other.",
+        synthesis_results.power,
+    ),
+    "A layer of 128 tokens": Table(
+        "layers",
+        "Stages of a layer of Llama-3 8B on a wider `core` at latency 100: `w_depth` 64, `x_depth` 2,048, `vpe.depth` "
+        "256, a bus of 128 bytes, `hcu.frame` and `hcu.tile` 128; 2,048 tokens cached, 588 entries fetched.",
+        layer_results.large,
+    ),
+    "KV prediction, V-Rex as published": Table(
+        "layers",
+        "Cycles of core 0 that retrieval adds to a layer of Llama-3 8B, 10 tokens at latency 100, with Table II's "
+        "share of the cache and 32 tokens a cluster. Percentages are of the layer.",
+        layer_results.prediction("prediction"),
+    ),
+    "KV prediction, the default function": Table(
+        "layers",
+        "The same with what the default function fetched on `world`: about two tokens a cluster.",
+        layer_results.prediction("default"),
+    ),
+    "One table for each KV head, or for several": Table(
+        "simulation",
+        "Milliseconds of a frame of 10 tokens by the tokens cached (`vrex simulate frames`, with "
+        "`-p kvmu.entry_bytes=1024` and `4096`). `*`: the tables are full.",
+        run_results.homes,
+    ),
+    "DRAM": Table(
+        "memories",
+        "Share of the peak that a pattern reaches in steady state: sequential, then chunks of one size at random "
+        "places. A refresh stops all banks, or one.",
+        run_results.memory(0),
+    ),
+    "DRAM, reads and writes mixed": Table(
+        "memories",
+        "Accesses of 256 B on one channel without refresh, by the share of writes.",
+        run_results.memory(1),
+    ),
+    "PCI Express": Table("memories", "GB/s of payload by the size of a transfer.", run_results.memory(2)),
+    "SSD": Table("memories", "GB/s of random reads by their size and the queue depth.", run_results.memory(3)),
+}
+
+
+def page() -> str:
+    """Its text, in Markdown."""
+    records = {t.record: json.loads((RESULTS / f"{t.record}.json").read_text()) for t in TABLES.values()}
+    known = {name: record["figures"] for name, record in records.items()}
+    parts = [HEAD]
+    for title, t in TABLES.items():
+        of = f"Recorded {records[t.record]['date']}: [`{t.record}.json`](results/{t.record}.json)."
+        parts.append(f"## {title}\n\n{t.says} {of}\n\n{t.make(known)}\n")
+    return "\n".join(parts)
