@@ -79,7 +79,8 @@ class Op(IntEnum):
     STORE = 3  # sends words of a bank to the output
 
 
-OPERANDS = {Op.FMA: "abc", Op.MAX: "ac", Op.MIN: "ac", Op.STORE: ""}  # that an operation takes
+# The operands that an operation takes.
+OPERANDS: dict[int, str] = {Op.FMA: "abc", Op.MAX: "ac", Op.MIN: "ac", Op.STORE: ""}
 
 
 class Source(IntEnum):
@@ -216,7 +217,7 @@ class Instruction:
 
     def source(self, name: str) -> int | None:
         """Source of operand `name`; None if the operation does not take it."""
-        return getattr(self, name) if name in OPERANDS[Op(self.op)] else None
+        return getattr(self, name) if name in OPERANDS[self.op] else None
 
     @property
     def streams(self) -> bool:

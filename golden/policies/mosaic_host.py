@@ -19,7 +19,8 @@ from openvrex.golden.policies.mosaic_core import Core, CoreFrames, CoreLayer, Co
 from openvrex.golden.policies.policy import Step
 from openvrex.golden.policies.policy_run import Run
 from openvrex.golden.program.layer_memory import Register
-from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.program.layers_in_memory import MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory, Result
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
 
 ALLOWED = ("none", "query")  # of `MosaicParams.prefetch`
@@ -56,18 +57,10 @@ class MosaicHost:
         check(not params.alone, "semantic_level", False, "must be on, or visual_level: there are only clusters here")
         self.plan, self.turns = plan, np.asarray(turns)
         self._plans = {plan.shape.tokens: plan}
-        layout = [("work", plan.work.size)]
-        for i in range(len(layers)):
-            layout += [(f"weights {i}", plan.weights.size), (f"entries {i}", plan.kv.size)]
-        if frames is not None:
-            layout.append(("frames", frames.kv.size))
-        ends = np.cumsum([size for _, size in layout]).tolist()
-        regions = [Region(name, end - size, size) for (name, size), end in zip(layout, ends, strict=True)]
-        self.bases = [
-            {0: 0, int(Register.WEIGHTS): ends[2 * i], int(Register.KV): ends[2 * i + 1]} for i in range(len(layers))
-        ]
-        self.unit = unit(plan.fmt, Memory(regions))
-        starts = [r.base for r in regions]
+        own = MemoryMap()
+        self.bases = own.layers(plan, len(layers))
+        frames_at = own.add("frames", frames.kv.size) if frames is not None else 0
+        self.unit = unit(plan.fmt, Memory(own.regions))
         launch, memory = launch or self.run, self.unit.memory
         self.core = Core(plan, dict(enumerate(self.bases)), memory, launch)
         for i, layer in enumerate(layers):
@@ -82,7 +75,7 @@ class MosaicHost:
         self.frames: CoreFrames | None = None
         if frames is not None:
             number = len(self.bases)
-            self.bases.append({0: 0, int(Register.KV): starts[-1]})
+            self.bases.append({0: 0, int(Register.KV): frames_at})
             self.frames = CoreFrames(Core(frames, {number: self.bases[number]}, memory, launch, "visual "), number)
             first = self.policy.layers[0]
             assert isinstance(first, CoreLayer)

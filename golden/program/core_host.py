@@ -7,14 +7,15 @@ from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.lxe_model import Memory, Region, Result
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.layers_in_memory import LayersInMemory, MemoryMap
+from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.table_image import TableMemory
-from openvrex.golden.retrieval.table_layout import Item
+from openvrex.golden.retrieval.table_layout import PAGE, Item
 
 
-class CoreHost:
+class CoreHost(LayersInMemory):
     """Layers of one shape on one core, with their weights, tables, rings and offloaded entries in its memory.
 
     plans : one for each layer; they differ in their `RetrievalShape` only
@@ -40,26 +41,21 @@ class CoreHost:
         p = plans[0]
         s = p.shape
         size = s.entry * 2
-        align = 4096
-        at, regions = 0, []
-
-        def region(name: str, bytes_: int) -> int:
-            nonlocal at
-            base = at
-            regions.append(Region(name, base, bytes_))
-            at += -(-bytes_ // align) * align
-            return base
-
-        region("work", p.work.size)
-        self.weights = [region(f"weights {i}", p.weights.size) for i in range(len(layers))]
+        own = MemoryMap(PAGE)
+        own.add("work", p.work.size)
+        weights = [own.add(f"weights {i}", p.weights.size) for i in range(len(layers))]
         contexts = 1 + max(plan.retrieval.ctx for plan in self.plans)
-        self.table_base = region("tables", sizes.layout.address(Item.LEVEL, contexts))
-        self.device_base = region("rings", contexts * s.recent * size)
-        self.home_base = region("home", self.blocks * sizes.map.block_bytes)
+        self.table_base = own.add("tables", sizes.layout.address(Item.LEVEL, contexts))
+        self.device_base = own.add("rings", contexts * s.recent * size)
+        self.home_base = own.add("home", self.blocks * sizes.map.block_bytes)
+        self.bases = [
+            {0: 0, int(Register.WEIGHTS): at, int(Register.KV): self.device_base + plan.retrieval.ctx * s.recent * size}
+            for plan, at in zip(self.plans, weights, strict=True)
+        ]
         ahead = -1  # context for which the layer before has fetched
         for i, plan in enumerate(plans):
             r = plan.retrieval
-            r.check_engine(sizes, params)
+            r.check_engine(sizes, params, plan.shape)
             n_ctx = sizes.map.n_ctx
             check(r.ctx < n_ctx, "n_ctx", n_ctx, f"must be above the context {r.ctx} of layer {i}")
             if r.fetched or ahead >= 0:
@@ -69,7 +65,7 @@ class CoreHost:
             ahead = r.ahead
         check(ahead < 0, "ahead", ahead, "must be -1 in the last layer, which has no layer to fetch for")
         dre = sizes.model(params, contexts, self.device_base, self.home_base)
-        self.core = Core(p.fmt, Memory(regions), dre)
+        self.core = Core(p.fmt, Memory(own.regions), dre)
         self.memory = self.core.memory
         region_of_tables = self.memory.region(self.table_base, 1)
         region_of_tables.written = None
@@ -81,29 +77,8 @@ class CoreHost:
         self.start = 0
         self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
 
-    def address(self, array: Array, layer: int = 0) -> int:
-        """Address of the first byte of an array of a layer."""
-        ring = (
-            self.device_base
-            + self.plans[layer].retrieval.ctx * self.plans[layer].shape.recent * self.plans[layer].shape.entry * 2
-        )
-        return array.offset + {0: 0, Register.WEIGHTS: self.weights[layer], Register.KV: ring}[array.base]
-
-    def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
-        """Write an array of a layer's plan. Raises `ParamError` for another shape or type."""
-        array = self.plans[layer][name]
-        check(
-            x.shape == array.shape and x.dtype == array.dtype,
-            name,
-            (x.shape, x.dtype),
-            f"must be {array.shape}, {np.dtype(array.dtype)}",
-        )
-        self.memory.put(self.address(array, layer), x)
-
-    def get(self, name: str, layer: int = 0) -> np.ndarray:
-        """Read an array of a layer's plan."""
-        array = self.plans[layer][name]
-        return self.memory.get(self.address(array, layer), array.shape, array.dtype)
+    def plan_of(self, layer: int) -> CorePlan:
+        return self.plans[layer]
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
         """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
@@ -115,7 +90,7 @@ class CoreHost:
         """Values of the registers that a layer's program starts with."""
         plan = self.plans[layer]
         out = {
-            int(Register.WEIGHTS): self.weights[layer],
+            int(Register.WEIGHTS): self.bases[layer][Register.WEIGHTS],
             int(Register.KV): self.address(plan["ring"], layer),
             int(ROW): 0,
             int(LEVEL): 0,

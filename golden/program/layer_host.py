@@ -6,11 +6,12 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.layer_compiler import Array, LayerPlan, Register
-from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.program.layer_compiler import LayerPlan, Register
+from openvrex.golden.program.layers_in_memory import LayersInMemory, MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory, Result
 
 
-class LayerHost:
+class LayerHost(LayersInMemory):
     """Layers of one shape on one LXE, with their weights and entries in its memory.
 
     plan : plan of the largest pass
@@ -23,13 +24,9 @@ class LayerHost:
     def __init__(self, plan: LayerPlan, layers: Sequence[dict[str, np.ndarray]]):
         self.plan = plan
         self._plans = {plan.shape.tokens: plan}
-        sizes = plan.weights.size, plan.kv.size
-        bases = plan.work.size + np.arange(len(layers))[:, None] * sum(sizes) + [0, sizes[0]]
-        self.bases = [(int(weights), int(kv)) for weights, kv in bases]
-        regions = [Region("work", 0, plan.work.size)]
-        for i, (weights, kv) in enumerate(self.bases):
-            regions += [Region(f"weights {i}", weights, sizes[0]), Region(f"entries {i}", kv, sizes[1])]
-        self.memory = Memory(regions)
+        own = MemoryMap()
+        self.bases = own.layers(plan, len(layers))
+        self.memory = Memory(own.regions)
         self.lxe = Lxe(plan.fmt, self.memory)
         for i, layer in enumerate(layers):
             for name, x in plan.pack(layer).items():
@@ -38,27 +35,8 @@ class LayerHost:
         self.start = 0
         self._programs: dict[tuple[int, str | None, str | None], list[Instruction]] = {}
 
-    def address(self, array: Array, layer: int = 0) -> int:
-        """Address of the first byte of an array of a layer."""
-        return (
-            array.offset + {0: 0, Register.WEIGHTS: self.bases[layer][0], Register.KV: self.bases[layer][1]}[array.base]
-        )
-
-    def put(self, name: str, x: np.ndarray, layer: int = 0) -> None:
-        """Write an array of a layer. Raises `ParamError` for another shape or type."""
-        array = self.plan[name]
-        check(
-            x.shape == array.shape and x.dtype == array.dtype,
-            name,
-            (x.shape, x.dtype),
-            f"must be {array.shape}, {np.dtype(array.dtype)}",
-        )
-        self.memory.put(self.address(array, layer), x)
-
-    def get(self, name: str, layer: int = 0) -> np.ndarray:
-        """Read an array of a layer."""
-        array = self.plan[name]
-        return self.memory.get(self.address(array, layer), array.shape, array.dtype)
+    def plan_of(self, layer: int) -> LayerPlan:
+        return self.plan
 
     def begin(self, hidden: np.ndarray, cos: np.ndarray, sin: np.ndarray, start: int) -> None:
         """Write the inputs of a pass from token `start`: hidden [tokens, width], cos and sin [tokens, head / 2]."""
@@ -83,7 +61,8 @@ class LayerHost:
         key = self.plan.shape.tokens, first, last
         if key not in self._programs:
             self._programs[key] = self.plan.program(first, last)
-        registers = self.plan.registers(self.start, self.entries[layer], *self.bases[layer])
+        weights, kv = (self.bases[layer][register] for register in (Register.WEIGHTS, Register.KV))
+        registers = self.plan.registers(self.start, self.entries[layer], weights, kv)
         return self.lxe.run(self._programs[key], {int(k): v for k, v in registers.items()})
 
     def ring(self, layer: int = 0) -> np.ndarray:

@@ -107,6 +107,11 @@ class Array:
         """Size of the array in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
+    def check(self, x: np.ndarray) -> None:
+        """Raise `ParamError` for numbers of another shape or type."""
+        same = x.shape == self.shape and x.dtype == self.dtype
+        check(same, self.name, (x.shape, x.dtype), f"must be {self.shape}, {np.dtype(self.dtype)}")
+
 
 class Space:
     """Lays out arrays one after the other behind one register, each at a multiple of `align` bytes."""

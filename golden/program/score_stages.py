@@ -13,7 +13,7 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import ReSVParams, check, check_ints
 from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
-from openvrex.golden.program.layer_memory import Register, divisors
+from openvrex.golden.program.layer_memory import LayerShape, Register, divisors
 from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
 from openvrex.golden.retrieval.dre_model import DreSizes
 
@@ -58,12 +58,20 @@ class RetrievalShape:
         own: dict[str, Any] = {"n_hp": sizes.layout.n_hp, "clusters": sizes.layout.clusters}
         return cls(**{**own, "centre": centre, "readings": sizes.readings, "frame": sizes.frame, **more})
 
-    def check_engine(self, sizes: DreSizes, params: ReSVParams) -> None:
-        """Raise `ParamError` unless a program suits an engine of these sizes, and hashes keys as `params` say."""
+    def check_engine(self, sizes: DreSizes, params: ReSVParams, shape: LayerShape) -> None:
+        """Raise `ParamError` unless a program suits an engine of these sizes, and hashes keys as `params` say.
+
+        shape : of the layer on a core, whose entries the engine keeps
+        """
         wanted = self.of(sizes, params.centre)
         for name in ("n_hp", "clusters", "centre", "readings"):
             own, known = getattr(self, name), getattr(wanted, name)
             check(own == known, name, own, f"must be {known}, as in the retrieval engine and its parameters")
+        for name, own, known in (
+            ("entry_bytes", sizes.map.entry_bytes, 2 * shape.entry),
+            ("recent", sizes.map.recent, shape.recent),
+        ):
+            check(own == known, name, own, f"must be {known}, as in the layers")
 
 
 class ScoreSizes(AttentionSizes, Protocol):

@@ -13,7 +13,7 @@ has ended that retrieves, `cluster` of the next table or layer: its HALT waits f
 from collections.abc import Sequence
 
 import numpy as np
-from openvrex.golden.function_params import ReSVParams, check
+from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.program.core_compiler import ROW, RetrievalShape
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Engine, LxeFormat
@@ -58,9 +58,9 @@ class SystemHost(SystemMap):
         ahead: bool = False,
         more: dict[str, int] | None = None,
     ):
-        retrieval.check_engine(sizes, params)
         shares = Shares(shape, fmt.lanes, cores, heads)
         super().__init__(shares, fmt, retrieval, len(layers), sizes, ahead=ahead, more=more)
+        retrieval.check_engine(sizes, params, self.plans[0][0].shape)
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
         for i in range(cores):
@@ -85,12 +85,7 @@ class SystemHost(SystemMap):
     def put(self, core: int, name: str, x: np.ndarray, layer: int = 0, group: int = 0) -> None:
         """Write an array of a core's plan. Raises `ParamError` for another shape or type."""
         array = self.plans[core][layer][name]
-        check(
-            x.shape == array.shape and x.dtype == array.dtype,
-            name,
-            (x.shape, x.dtype),
-            f"must be {array.shape}, {np.dtype(array.dtype)}",
-        )
+        array.check(x)
         self.memory.put(self.address(core, array, layer, group), x)
 
     def get(self, core: int, name: str, layer: int = 0, group: int = 0) -> np.ndarray:

@@ -15,13 +15,11 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.lxe_model import Region
+from openvrex.golden.program.layers_in_memory import MemoryMap
 from openvrex.golden.program.share_plan import OF_TABLES, SharePlan, shared_space
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.dre_model import DreSizes
-from openvrex.golden.retrieval.table_layout import Item
-
-ALIGN = 4096
+from openvrex.golden.retrieval.table_layout import PAGE, Item
 
 
 class SystemMap:
@@ -56,15 +54,16 @@ class SystemMap:
         self.contexts = contexts = layers * shares.groups
         n_ctx = sizes.map.n_ctx
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
-        self.regions: list[Region] = []
+        own = MemoryMap(PAGE)
+        self.regions, self._region = own.regions, own.add
         self._region("shared", shared_space(shares).size)
         self._place_plans(fmt, retrieval, layers)
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
         ring = contexts * shares.whole.recent * self.entry_bytes
         home = self.blocks * sizes.map.block_bytes
-        own = {"tables": sizes.layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
-        bases = [[self._region(f"{name} {t}", size) for t in range(shares.teams)] for name, size in own.items()]
+        spaces = {"tables": sizes.layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
+        bases = [[self._region(f"{name} {t}", size) for t in range(shares.teams)] for name, size in spaces.items()]
         self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)
         self._programs: dict[tuple[int, int, str], list[Instruction] | None] = {}
 
@@ -78,12 +77,6 @@ class SystemMap:
         out.plans = [[made[id(plan)] for plan in plans] for plans in self.plans]
         out.shares, out._programs = out.plans[0][0].shares, {}
         return out
-
-    def _region(self, name: str, size: int) -> int:
-        at = self.regions[-1] if self.regions else None
-        base = -(-at.end // ALIGN) * ALIGN if at else 0
-        self.regions.append(Region(name, base, size))
-        return base
 
     def _place_plans(self, fmt: LxeFormat, retrieval: RetrievalShape, layers: int) -> None:
         """Make the plans of all cores and layers, and place their work arrays and weights."""

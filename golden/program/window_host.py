@@ -11,8 +11,9 @@ import numpy as np
 from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction, LxeFormat
-from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.lxe_model import Lxe, Memory, Region, Result
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.layers_in_memory import LayersInMemory, MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory, Result
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Decision, Piece, Slots, Turned
 
@@ -38,7 +39,7 @@ class Step:
     registers: dict[int, int]
 
 
-class WindowHost:
+class WindowHost(LayersInMemory):
     """Layers of one shape on one LXE or core, with a pool of slots.
 
     plan : of the largest pass
@@ -62,19 +63,13 @@ class WindowHost:
         self.plan, self.turns = plan, np.asarray(turns)
         self._plans = {plan.shape.tokens: plan}
         self._programs: dict[tuple[int, str, str], list[list[Instruction]]] = {}
-        layout = [("work", plan.work.size)]
-        for i in range(len(layers)):
-            layout += [(f"weights {i}", plan.weights.size), (f"entries {i}", plan.kv.size)]
-        ends = np.cumsum([size for _, size in layout]).tolist()
-        regions = [Region(name, end - size, size) for (name, size), end in zip(layout, ends, strict=True)]
-        # Addresses by their register, of each layer.
-        self.bases = [
-            {0: 0, int(Register.WEIGHTS): ends[2 * i], int(Register.KV): ends[2 * i + 1]} for i in range(len(layers))
-        ]
-        self.unit = unit(plan.fmt, Memory(regions))
+        own = MemoryMap()
+        self.bases = own.layers(plan, len(layers))
+        self.memory = Memory(own.regions)
+        self.unit = unit(plan.fmt, self.memory)
         for i, layer in enumerate(layers):
             for name, x in plan.pack(layer).items():
-                self.memory.put(self.address(plan[name], i), x)
+                self.put(name, x, i)
         for i, branch in enumerate(branches):
             for array, x in plan.begin(branch):
                 self.memory.put(self.address(array, i), x.astype(array.dtype).reshape(array.shape))
@@ -82,20 +77,14 @@ class WindowHost:
         self.embeddings = np.zeros((0, plan.shape.width), np.float32)  # of all tokens, from which some are refreshed
         self.steps = 0
 
-    @property
-    def memory(self) -> Memory:
-        """All of the hardware's memory."""
-        return self.unit.memory
+    def plan_of(self, layer: int) -> WindowPlan:
+        return self.plan
 
     def of(self, tokens: int) -> WindowPlan:
         """The plan of a pass of so many tokens."""
         if tokens not in self._plans:
             self._plans[tokens] = self.plan.of(tokens)
         return self._plans[tokens]
-
-    def address(self, array: Array, layer: int = 0) -> int:
-        """Address of the first byte of an array of a layer."""
-        return array.offset + self.bases[layer][array.base]
 
     def programs(self, plan: WindowPlan, first: str, last: str) -> list[list[Instruction]]:
         """The programs of some stages of a plan, one if it fits; all layers share them."""

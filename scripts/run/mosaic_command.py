@@ -1,36 +1,24 @@
 """`vrex run mosaic`: decoder layers on the RTL of a core, which makes every number that Mosaic decides by."""
 
-import json as json_format
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.mosaic_host import ALLOWED
 from openvrex.golden.policies.registry import Entry, entry, override
-from openvrex.golden.policies.stream_runs import Options
-from openvrex.hdl.emit import emit
-from openvrex.hdl.params import CoreParams
+from openvrex.golden.policies.stream_runs import DecoderStream, Options
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
-from openvrex.scripts.progress import Bar
 from openvrex.scripts.run import run_options
-from openvrex.scripts.run.play_passes import Again, again, differences, end, play, tell_repeated, workers_of
-from openvrex.scripts.run.windows_command import made, split
-from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.scripts.run.play_passes import again, workers_of
+from openvrex.scripts.run.policy_run import Asked, PolicyRun, means, rows, run, split, told, traffic
+from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
 from openvrex.tb.library.window_stream import Reference
 
-if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
-    from distributed import Client
-
-RESULT, PASSES = "run.json", "passes"  # in the folder
 # Kinds of programs, by what they are for.
 PASS, CHOICE, MOVES = ("ask", "attend"), ("codes", "visual_codes"), ("append", "offload", "fetch", "prefetch", "index")
 SHOWN = [
@@ -75,30 +63,23 @@ def command(
     """
     repeat = again(first, last, waves)
     own, rest = split("mosaic", param or [])
-    asked = Asked(own, video, Options(frames, tokens, fps, question, generate, gop, layers), at_once, slots)
-    core = console.params(preset, rest).core
-    asked.entry(core)  # a bad parameter fails before the models are loaded
+    options = Options(frames, tokens, fps, question, generate, gop, layers)
+    under = MosaicRun(Asked("mosaic", own, video, options, at_once, slots), console.params(preset, rest))
     named = {"preset": preset, "param": rest}
-    run(asked, core, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
+    run(under, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the user asks for: Mosaic with `name=value` changes, on the first layers of the decoder, over a video.
+class MosaicRun(PolicyRun):
+    """A run under Mosaic. A block is a pass of at most `at_once` tokens; a layer has `slots`, or one for each token."""
 
-    at_once : most tokens of a block · slots : for tokens in each layer; 0: one for each token of the stream
-    """
+    title = "Mosaic on the RTL"
+    equal = "Every store and all memory equal golden, and every decision that of the policy."
+    differs = "The RTL differs from golden, or golden from the policy."
 
-    changes: Sequence[str]
-    video: str
-    options: Options
-    at_once: int
-    slots: int
-
-    def entry(self, _: CoreParams) -> Entry:
+    def checked(self) -> Entry:
         """The policy. Raises `ParamError` for unknown or bad parameters, and for those that no core runs."""
         found = entry("mosaic")
-        pairs = dict(one.partition("=")[::2] for one in self.changes)
+        pairs = dict(one.partition("=")[::2] for one in self.asked.changes)
         p = override(replace(found.params, arithmetic="hardware"), pairs)
         check(p.arithmetic == "hardware", "arithmetic", p.arithmetic, "must be hardware: the core decides")
         check(p.prefetch in ALLOWED, "prefetch", p.prefetch, f"must be one of {', '.join(ALLOWED)}")
@@ -106,86 +87,91 @@ class Asked:
 
     def room(self, needs: Needs, sizes: list[int], build: int, lanes: int, depth: int) -> Room:
         """Room for a stream, of what the policy needed in FP32, and some more, as the core's choices differ."""
-        longest = max(sizes)
-        check(longest <= self.at_once, "--at-once", self.at_once, f"must be at least {longest}: a block is one pass")
+        longest, most = max(sizes), self.asked.at_once
+        check(longest <= most, "--at-once", most, f"must be at least {longest}: a block is one pass")
         # A cluster, or all first frames if they lie in one visual cluster.
         most = max(needs.members + needs.members // 2, build * longest)
         members = min((depth - 1) // 2, 1 << (most - 1).bit_length())
         check(needs.members <= members, "members", needs.members, f"of a cluster must be at most {members} here")
-        return Room(self.slots or sum(sizes), needs.clusters + lanes, needs.visual, members)
+        return Room(self.asked.slots or sum(sizes), needs.clusters + lanes, needs.visual, members)
 
+    def start(self, shown: DecoderStream) -> MosaicStream:
+        self.reference = MosaicReference(self.entry, shown.decoder)
+        segments = self.reference.take_in(shown.segments, self.asked.options.generate)
+        self.full = Reference(entry("full"), shown.decoder)
+        self.full.take_in(segments)
+        sizes, p = [len(s.x) for s in segments], self.core
+        room = self.room(self.reference.needs, sizes, self.entry.params.build, p.dpe.n_w, p.vpe.depth)
+        self.stream = MosaicStream(self.entry, segments, shown.decoder, p, room)
+        self.sized = room
+        return self.stream
 
-def run(
-    asked: Asked,
-    p: CoreParams,
-    named: dict[str, Any],
-    folder: Path,
-    repeat: Again | None,
-    connect: Callable[[ExitStack], "Client"],
-    json: bool,
-) -> None:
-    """Play the stream and tell the results. `named` : preset and parameters of the core, for the record."""
-    from openvrex.scripts.run.pass_engine import PassEngine, alone
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {"room": asdict(self.sized)}
 
-    started, found, o = time.perf_counter(), asked.entry(p), asked.options
-    with ExitStack() as stack:
-        bar = stack.enter_context(Bar(quiet=json, transient=False))
-        shown = made(asked.video, o, folder, bar)
-        reference = MosaicReference(found, shown.decoder)
-        segments = reference.take_in(shown.segments, o.generate)
-        full = Reference(entry("full"), shown.decoder)
-        full.take_in(segments)
-        sizes = [len(s.x) for s in segments]
-        room = asked.room(reference.needs, sizes, found.params.build, p.dpe.n_w, p.vpe.depth)
-        stream = MosaicStream(found, segments, shown.decoder, p, room)
-        what: dict[str, Any] = {"source": shown.source, "policy": "mosaic", "params": asdict(found.params)}
-        what |= {"room": asdict(room)}
-        stack.enter_context(alone(folder))
-        engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]]), what)
-        # The number of programs follows from the core's numbers, so the bar has no end.
-        records = play(engine, bar, 0, repeat, cache(lambda: connect(stack)))
-    lines = differences(records)
-    if repeat:
-        tell_repeated(records, json)
-        end(lines)
-        return
-    lines += stream.twin.differences
-    result = (
-        what
-        | named
-        | {
-            "layers": o.depth,
+    def disagreements(self) -> list[str]:
+        return self.stream.twin.differences
+
+    def figures(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        stream = self.stream
+        return {
             "events": asdict(stream.events),
-            "blocks": blocks(records, stream, stream.errors(reference), stream.errors(full)),
+            "blocks": blocks(records, stream, stream.errors(self.reference), stream.errors(self.full)),
             "kinds": kinds(records),
-            "otherwise": stream.chosen_otherwise(reference),
+            "otherwise": stream.chosen_otherwise(self.reference),
             "numbers": stream.twin.compared,
-            "steps": len(records),
-            "compared": sum(one["compared"] for one in records),
-            "seconds": round(time.perf_counter() - started, 1),
-            "differences": lines,
         }
-    )
-    write(folder, result)
-    if json:
-        console.print_json(result)
-    else:
-        for s in sections(result):
-            console.out.print(s.table())
-            console.out.print(s.note, highlight=False)
-        console.out.print(f"Report: {folder / 'report.html'}")
-    for warning in [*shown.fallbacks, *missing(result)]:
-        console.note(warning)
-    end(lines)
 
+    @staticmethod
+    def missing(result: dict[str, Any]) -> list[str]:
+        """A warning if a kind of event that the policy is there for has never happened."""
+        never = [name for name in EVENTS if not result["events"][name]]
+        if not never:
+            return []
+        text = f"mosaic: nothing was {' or '.join(never)} in this stream: more --frames, a smaller window or thresholds"
+        return [f"{text} (-p mosaic.NAME=VALUE) show it"]
 
-def missing(result: dict[str, Any]) -> list[str]:
-    """A warning if a kind of event that the policy is there for has never happened."""
-    never = [name for name in EVENTS if not result["events"][name]]
-    if not never:
-        return []
-    text = f"mosaic: nothing was {' or '.join(never)} in this stream: more --frames, a smaller window or thresholds"
-    return [f"{text} (-p mosaic.NAME=VALUE) show it"]
+    @staticmethod
+    def sections(result: dict[str, Any]) -> list[Section]:
+        """The sections of a report about a run."""
+        e, own, params, room = result["events"], result["blocks"], result["params"], result["room"]
+        mean = means(own, ("cycles", "loaded", "readings"))
+        names = ("layers", "choice", "moves", "clusters")
+        plot = html_page.bars(
+            [str(one["block"]) for one in own], {name: [one[name] for one in own] for name in names}, "block", "cycles"
+        )
+        core = " ".join([result["preset"], *result["param"]])
+        return [
+            Section(
+                "mosaic on the RTL",
+                f"{told(params)}. {result['layers']} layers; room of a layer: {room['slots']} tokens, "
+                f"{room['clusters']} clusters; preset {core}; memory: {LATENCY} cycles to the first beat, then a beat "
+                f"a cycle. A frame takes {mean['cycles']:,.0f} cycles, loads {mean['loaded']:,.0f} bytes and is read "
+                f"{mean['readings']:,.1f} times on average. The policy in NumPy decides the same on the core's keys "
+                f"and queries, and {result['numbers']:,} numbers of its tables are equal; in FP32 it attends to other "
+                f"tokens in {result['otherwise']} blocks. {NOTE}",
+                [*SHOWN, "error", "from full", "result"],
+                rows(own, SHOWN),
+                plot,
+            ),
+            Section(
+                "Programs",
+                "Size: entries, tokens, members or clusters that the programs of a kind have worked on. Cycles: of all "
+                "of them, of the shortest and of the longest.",
+                list(result["kinds"][0]),
+                [[f"{x:,}" if isinstance(x, int) else x for x in one.values()] for one in result["kinds"]],
+            ),
+            Section(
+                "Events",
+                "Clustered: frames. Made: clusters by K-means at once. Assigned: tokens that a cluster took. Split: "
+                "clusters on the device. Deferred: tokens that went to the buffer. Merged: clusters split at "
+                "retrieval, with the buffer. Offloaded, fetched, prefetched, covered: entries. Represented: pairs "
+                "attended.",
+                list(e),
+                [[f"{value:,}" for value in e.values()]],
+            ),
+        ]
 
 
 def blocks(
@@ -213,9 +199,7 @@ def blocks(
                 "choice": parts[1],
                 "moves": parts[2],
                 "clusters": total - sum(parts),
-                "loaded": sum(one["counters"]["lxe.loader.beats"] for one in own) * bus,
-                "stored": sum(one["beats"] for one in own) * bus,
-                "compared": sum(one["compared"] for one in own),
+                **traffic(own, bus),
                 "error": error,
                 "from_full": from_full,
                 "differs": any(one["differences"] for one in own),
@@ -242,63 +226,3 @@ def kinds(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return out
-
-
-def write(folder: Path, result: dict[str, Any]) -> None:
-    """Write the files of a run that is over."""
-    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
-    passed = not result["differences"]
-    verdict = "Every store and all memory equal golden, and every decision that of the policy."
-    lead = f"mosaic on {result['layers']} layers, {result['source']['stream']}, preset {result['preset']}."
-    said = verdict if passed else "The RTL differs from golden, or golden from the policy."
-    html_page.write(folder / "report.html", "OpenVRex: Mosaic on the RTL", lead, said, passed, sections(result))
-
-
-def sections(result: dict[str, Any]) -> list[Section]:
-    """The sections of a report about a run."""
-    e, own, params, room = result["events"], result["blocks"], result["params"], result["room"]
-    frames = [one for one in own if one["stage"] == "frame"]
-    told = ", ".join(f"{name} {value}" for name, value in params.items() if not isinstance(value, dict))
-    mean = {name: sum(one[name] for one in frames) / max(1, len(frames)) for name in ("cycles", "loaded", "readings")}
-    rows = [
-        [
-            *(f"{one[key]:,}" if isinstance(one[key], int) else str(one[key]) for key in SHOWN),
-            *(f"{one[key]:.2%}" for key in ("error", "from_full")),
-            "DIFFERS" if one["differs"] else "equal",
-        ]
-        for one in own
-    ]
-    names = ("layers", "choice", "moves", "clusters")
-    plot = html_page.bars(
-        [str(one["block"]) for one in own], {name: [one[name] for one in own] for name in names}, "block", "cycles"
-    )
-    core = " ".join([result["preset"], *result["param"]])
-    return [
-        Section(
-            "mosaic on the RTL",
-            f"{told}. {result['layers']} layers; room of a layer: {room['slots']} tokens, {room['clusters']} clusters; "
-            f"preset {core}; memory: {LATENCY} cycles to the first beat, then a beat a cycle. A frame takes "
-            f"{mean['cycles']:,.0f} cycles, loads {mean['loaded']:,.0f} bytes and is read {mean['readings']:,.1f} "
-            f"times on average. The policy in NumPy decides the same on the core's keys and queries, and "
-            f"{result['numbers']:,} numbers of its tables are equal; in FP32 it attends to other tokens in "
-            f"{result['otherwise']} blocks. {NOTE}",
-            [*SHOWN, "error", "from full", "result"],
-            rows,
-            plot,
-        ),
-        Section(
-            "Programs",
-            "Size: entries, tokens, members or clusters that the programs of a kind have worked on. Cycles: of all of "
-            "them, of the shortest and of the longest.",
-            list(result["kinds"][0]),
-            [[f"{x:,}" if isinstance(x, int) else x for x in one.values()] for one in result["kinds"]],
-        ),
-        Section(
-            "Events",
-            "Clustered: frames. Made: clusters by K-means at once. Assigned: tokens that a cluster took. Split: "
-            "clusters on the device. Deferred: tokens that went to the buffer. Merged: clusters split at retrieval, "
-            "with the buffer. Offloaded, fetched, prefetched, covered: entries. Represented: pairs attended.",
-            list(e),
-            [[f"{value:,}" for value in e.values()]],
-        ),
-    ]

@@ -93,7 +93,7 @@ def host(
     p = params(protect, more)
     sizes = p.dre.sizes()
     f = replace(p.dre.function(), **{"th_hd": 4, "ratio_q16": 19661} | function)
-    retrievals = [RetrievalShape.of(sizes, f.centre, **{"ctx": i} | how[i]) for i in range(LAYERS)]
+    retrievals = [replace(RetrievalShape.of(sizes, f.centre, ctx=i), **how[i]) for i in range(LAYERS)]
     tiles = TILES[shape]
     cuts = CorePlan(shape, p.lxe_format(), retrievals[1]).cuts | {"qkv": Tiling(8 // tiles, tiles, 1, 4)}
     plans = [CorePlan(shape, p.lxe_format(), r, cuts) for r in retrievals]

@@ -25,7 +25,7 @@ from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library.handed_over import handed_over
-from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.pass_stream import Place, idle_core, idle_ports, places_of
 from openvrex.tb.library.window_stream import Reference, blocks
 
 EVENTS = (  # that a stream must have, to show what the policy is there for
@@ -181,12 +181,7 @@ class MosaicPass:
     def places(self) -> list[Place]:
         """The layer's arrays, then the regions of memory."""
         h, j = self.stream.host, self.job
-        plan = j.plan
-        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
-        return [
-            *(Place(a.name, h.bases[j.layer][a.base] + a.offset, a.shape, a.dtype) for a in own),
-            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.unit.memory.regions),
-        ]
+        return places_of(j.plan, h.bases[j.layer], h.unit.memory)
 
 
 @dataclass
@@ -277,8 +272,7 @@ class MosaicStream:
         frames, most, build = None, max((len(x) for x in seen), default=0), entry.params.build
         if seen and entry.params.visual_level and FramePlan.fits(seen[0].shape[1], build, fmt):
             frames = FramePlan(seen[0].shape[1], most, fmt, visual, len(seen), build, policy.visual_limit)
-        self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
-        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
+        self.ports = idle_ports(p)
         turns = np.array(decoder.frequencies)
         given = self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch
         self.host = MosaicHost(*given, frames)
@@ -286,9 +280,8 @@ class MosaicStream:
         self.outputs = Outputs()
         self._give: Callable[[Job], None] | None = None
 
-    def _core(self, fmt: Any, memory: Memory) -> Core:
-        """A core whose DRE holds nothing: no program here asks it for anything."""
-        self.core = Core(fmt, memory, self.p.dre.sizes(blocks=1).model(self.p.dre.function()))
+    def _core(self, _: Any, memory: Memory) -> Core:
+        self.core = idle_core(self.p, memory)
         return self.core
 
     def _launch(self, job: Job) -> None:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.lxe_model import Result
+from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.hdl.params import CoreParams
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,28 @@ class Place:
     def item(self) -> int:
         """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
+
+
+def idle_core(p: CoreParams, memory: Memory) -> Core:
+    """A golden core whose DRE holds nothing, for programs that ask it for nothing."""
+    return Core(p.lxe_format(), memory, p.dre.sizes(blocks=1).model(p.dre.function()))
+
+
+def idle_ports(p: CoreParams) -> dict[str, int]:
+    """The constant inputs of such a core (`PassStream.ports`)."""
+    f = p.dre.function()
+    none = dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "blocks": 1, **none}
+
+
+def places_of(plan: Any, bases: dict[int, int], memory: Memory) -> list[Place]:
+    """The arrays of a layer, whose plan has the spaces `work`, `weights` and `kv`, then the regions of memory.
+
+    bases : addresses by the register behind which arrays lie
+    """
+    own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+    arrays = [Place(a.name, a.offset + bases[a.base], a.shape, a.dtype) for a in own]
+    return arrays + [Place(r.name, r.base, (r.size,), np.uint8) for r in memory.regions]
 
 
 class Pass(Protocol):

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 from openvrex.golden.program.layer_memory import Register
-from openvrex.golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.program.layers_in_memory import MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory
 
 
 class PlanRun:
@@ -16,13 +17,10 @@ class PlanRun:
 
     def __init__(self, plan: Any, sizes: dict[str, int]):
         self.plan = plan
-        regions, at = [], 0
-        for name, size in sizes.items():
-            regions.append(Region(name, at, size))
-            at += -(-size // 4096) * 4096
-        bases = dict(zip((Register.OUT, Register.WEIGHTS, Register.KV), (r.base for r in regions), strict=True))
-        self.registers = {int(register): base for register, base in bases.items()} | {int(Register.REST): 0}
-        self.memory = Memory(regions)
+        own = MemoryMap(4096)
+        bases = zip((Register.OUT, Register.WEIGHTS, Register.KV), sizes.items(), strict=True)
+        self.registers = {int(register): own.add(*one) for register, one in bases} | {int(Register.REST): 0}
+        self.memory = Memory(own.regions)
         self.lxe = Lxe(plan.fmt, self.memory)
 
     def put(self, name: str, x: np.ndarray) -> None:

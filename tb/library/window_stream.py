@@ -23,7 +23,7 @@ from openvrex.golden.program.window_host import Step, WindowHost
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Events, Piece, Slots, sizes
 from openvrex.hdl.params import CoreParams
-from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.pass_stream import Place, idle_core, idle_ports, places_of
 from openvrex.tb.library.video_question import likeliest
 
 TOKENS = 16  # of the largest pass
@@ -157,12 +157,7 @@ class WindowPass:
     def places(self) -> list[Place]:
         """The layer's arrays, then the regions of memory."""
         h, s = self.stream.host, self.step
-        plan = h.of(len(s.of.tokens))
-        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
-        return [
-            *(Place(a.name, h.address(a, s.layer), a.shape, a.dtype) for a in own),
-            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions),
-        ]
+        return places_of(h.of(len(s.of.tokens)), h.bases[s.layer], h.memory)
 
 
 class WindowStream:
@@ -212,13 +207,11 @@ class WindowStream:
         self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core, branches)
         self.block_tokens = getattr(entry.params, "block_tokens", 0)  # of a KV block that is evicted as a whole
         self.carried = 0  # passes of a layer that began with a state
-        self.ports = {"th_hd": p.dre.function().th_hd, "ratio": p.dre.function().ratio_q16, "blocks": 1}
-        self.ports |= dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
+        self.ports = idle_ports(p)
         self.outputs: list[np.ndarray] = []
 
-    def _core(self, fmt: Any, memory: Memory) -> Core:
-        """A core whose DRE holds nothing: no program here asks it for anything."""
-        self.core = Core(fmt, memory, self.p.dre.sizes(blocks=1).model(self.p.dre.function()))
+    def _core(self, _: Any, memory: Memory) -> Core:
+        self.core = idle_core(self.p, memory)
         return self.core
 
     @property

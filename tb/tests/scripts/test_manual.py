@@ -30,8 +30,8 @@ from openvrex.hdl.ports import ports
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
-from openvrex.scripts.run import mosaic_command
-from openvrex.scripts.run.windows_command import Asked, split
+from openvrex.scripts.run import run_folder
+from openvrex.scripts.run.policy_run import Asked, split
 from openvrex.tb.library.runner import BUILD, ROOT
 from typer.main import get_command
 
@@ -201,12 +201,10 @@ def wrong(line: str) -> str:
             policy, rest, owned = given.get("policy") or name, given["param"] or [], {}
             for one in WINDOWED if policy == "all" else policy.split(","):  # --policy takes parameters of both
                 owned[one], rest = split(one, rest)
-            core = override(preset(base), rest).core
+            system = override(preset(base), rest)
             for one, own in owned.items():
-                if own and one == "mosaic":
-                    mosaic_command.Asked(own, "", Options(), 1, 0).entry(core)
-                elif own:
-                    Asked(one, own, "", Options(), 1, 0).entry(core)
+                if own:
+                    run_folder.kind(one)(Asked(one, own, "", Options(), 1, 0), system)
     except ParamError as e:
         return str(e)
     return ""

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from distributed import Client
 from openvrex.scripts.main import app
-from openvrex.scripts.run import mosaic_command, run_folder, windows_command
+from openvrex.scripts.run import policy_run, run_folder
+from openvrex.scripts.run.mosaic_command import MosaicRun
 from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.mosaic_stream import EVENTS
@@ -41,7 +42,7 @@ def small(monkeypatch):
         source = {"stream": video, "depth": options.depth}
         return SimpleNamespace(segments=segments[:-1], decoder=decoder, source=source, fallbacks=["is small"])
 
-    monkeypatch.setattr(windows_command, "DecoderStream", stream)
+    monkeypatch.setattr(policy_run, "DecoderStream", stream)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as own:
         monkeypatch.setattr(dask_run, "cluster", lambda *where: nullcontext(own))
         yield
@@ -86,11 +87,11 @@ def test_mosaic_on_the_rtl(small, tmp_path, core):
 
 def test_events_that_never_happened_are_told():
     result = {"events": dict.fromkeys(EVENTS, 1) | {"split": 0, "covered": 0}}
-    assert mosaic_command.missing(result) == [
+    assert MosaicRun.missing(result) == [
         "mosaic: nothing was split or covered in this stream: more --frames, a smaller window or thresholds "
         "(-p mosaic.NAME=VALUE) show it"
     ]
-    assert not mosaic_command.missing({"events": dict.fromkeys(EVENTS, 1)})
+    assert not MosaicRun.missing({"events": dict.fromkeys(EVENTS, 1)})
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_two_layers_of_the_real_decoder(tmp_path):
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]
-    assert not mosaic_command.missing(result)
+    assert not MosaicRun.missing(result)
     for one in result["blocks"]:
         assert one["cycles"] == one["predicted"]
         assert one["error"] < 0.2

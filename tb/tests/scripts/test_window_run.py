@@ -8,8 +8,9 @@ import pytest
 from distributed import Client
 from openvrex.hdl.emit import emit
 from openvrex.scripts.main import app
-from openvrex.scripts.run import run_folder, windows_command
+from openvrex.scripts.run import policy_run, run_folder
 from openvrex.scripts.run.pass_engine import PassEngine
+from openvrex.scripts.run.windows_command import WindowRun
 from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.core_simulator import CoreSimulator
@@ -55,7 +56,7 @@ def small(monkeypatch, client):
         source = {"stream": video, "depth": options.depth}
         return SimpleNamespace(segments=given[:-1], decoder=decoder, source=source, fallbacks=["is small"])
 
-    monkeypatch.setattr(windows_command, "DecoderStream", stream)
+    monkeypatch.setattr(policy_run, "DecoderStream", stream)
     monkeypatch.setattr(dask_run, "cluster", lambda *where: nullcontext(client))
 
 
@@ -79,7 +80,7 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     assert got.stderr == "note: is small\n"
     result = json.loads(got.stdout)
     assert not result["differences"]
-    assert not windows_command.missing(result)
+    assert not WindowRun.missing(result)
     rows, policy = result["blocks"], POLICY.get(name, name)
     whole = sum(one["passes"] for one in rows) * layers + turns(result, layers)
     assert (result["steps"] > whole) == (name == "history")  # a long layer is cut into two programs
@@ -174,15 +175,15 @@ def test_a_killed_run_goes_on(name, tmp_path, client):
 def test_events_that_never_happened_are_told():
     events = {"pruned": 3, "dropped": 0, "refreshed": 0, "turned": 4}
     result = {"policy": "codecsight", "params": {}, "events": events}
-    assert windows_command.missing(result) == [
+    assert WindowRun.missing(result) == [
         "codecsight: nothing was dropped or refreshed in this stream: more --frames or a smaller window "
         "(-p codecsight.NAME=VALUE) shows it"
     ]
-    assert not windows_command.missing({"policy": "full", "params": {}, "events": {}})
+    assert not WindowRun.missing({"policy": "full", "params": {}, "events": {}})
     events = {"dropped": 5, "scanned": 3, "carried": 0, "evicted": 1}
     hybrid = {"policy": "hybrid", "params": {"ssm": "disabled"}, "events": events}
-    assert not windows_command.missing(hybrid)
-    assert "hybrid: nothing was carried in" in windows_command.missing(hybrid | {"params": {"ssm": "random"}})[0]
+    assert not WindowRun.missing(hybrid)
+    assert "hybrid: nothing was carried in" in WindowRun.missing(hybrid | {"params": {"ssm": "random"}})[0]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]
-    assert not windows_command.missing(result)
+    assert not WindowRun.missing(result)
     for one in result["blocks"]:
         assert one["cycles"] == one["predicted"]
         # What the branch moves hidden states by is measured, so that its error counts by no more than its share.

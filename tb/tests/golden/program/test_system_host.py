@@ -21,8 +21,8 @@ HALF = 2.0**-8  # relative error of a rounding to BF16
 
 
 @cache
-def core() -> CoreParams:
-    return override(preset("tiny"), [*SIZES]).core
+def core(*more: str) -> CoreParams:
+    return override(preset("tiny"), [*SIZES, *more]).core
 
 
 def host(
@@ -37,7 +37,7 @@ def host(
     rng = np.random.default_rng(1)
     keys = shape.kv_heads * shape.head_size
     own = [weights(shape, rng) for _ in range(layers)], [rng.normal(size=(16, keys)) for _ in range(layers)]
-    p = core()
+    p = core(f"entry_bytes={32 * heads}")
     function = replace(p.dre.function(), **{"th_hd": 3} | more)
     sizes = p.dre.sizes()
     retrieval = RetrievalShape.of(sizes, function.centre, sinks=sinks)
@@ -322,6 +322,20 @@ def test_centred_tables_have_thresholds_of_their_own_heads(cores, heads):
                 assert (h.get(team, "thresholds")[:16] == hasher.thresholds[0]).all()
             return
     raise AssertionError("no phase has hashed keys")
+
+
+def test_a_program_for_another_engine_is_refused():
+    sizes, function, shape = core().dre.sizes(), core().dre.function(), host(1).plans[0][0].shape
+    of = RetrievalShape.of(sizes, function.centre)
+    of.check_engine(sizes, function, shape)
+    for name, other in (
+        ("entry_bytes", core("entry_bytes=64").dre.sizes()),
+        ("recent", core("recent=32").dre.sizes()),
+        ("clusters", core("clusters=8").dre.sizes()),
+        ("readings", replace(sizes, readings=sizes.readings + 1)),
+    ):
+        with pytest.raises(ParamError, match=f"{name}=.*must be"):
+            of.check_engine(other, function, shape)
 
 
 def test_more_tables_than_contexts_are_refused():

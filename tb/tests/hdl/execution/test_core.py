@@ -410,7 +410,7 @@ def test_lints(tmp_path):
         ([{"ahead": 2}, {"fetched": True}], "ahead=2: layer 0 must name the context of layer 1, which has ctx=1"),
         ([{}, {"ahead": 2}], "ahead=2: must be -1 in the last layer"),
         ([{}, {"ctx": 3}], "n_ctx=3: must be above the context 3 of layer 1"),
-        ([{"centre": not params().dre.function().centre}, {}], "centre=.*: must be .*as in the retrieval's parameters"),
+        ([{"centre": not params().dre.function().centre}, {}], "centre=.*: must be .*as in the retrieval engine"),
     ],
 )
 def test_layers_that_do_not_fit_together_are_refused(how, message):
