@@ -15,6 +15,7 @@ import mermaidx  # noqa: E402
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
+
 from openvrex.hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
 from openvrex.hdl.params import override, preset  # noqa: E402
 from openvrex.scripts.pages import block_diagram, html_page, unit_datasheet, waveform_scenarios  # noqa: E402

@@ -1,6 +1,7 @@
 """Check bits of protected memories (`golden.arithmetic.secded`)."""
 
 from amaranth import Cat, Const, Module, Signal, Value
+
 from openvrex.golden.arithmetic.secded import check_bits, columns
 
 

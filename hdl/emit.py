@@ -14,6 +14,7 @@ from typing import Any
 
 from amaranth.hdl import Fragment, Instance, MemoryInstance
 from amaranth.lib import wiring
+
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
 from openvrex.hdl.assertions import assertions

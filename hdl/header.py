@@ -8,6 +8,7 @@ from dataclasses import is_dataclass
 from importlib.metadata import version
 
 from amaranth.lib import wiring
+
 from openvrex.golden.function_params import described
 from openvrex.hdl.docstrings import Sheet, parse
 from openvrex.hdl.params import APART, PRESETS, flat, is_off, part_of

@@ -4,6 +4,7 @@ from dataclasses import fields
 
 from amaranth import Value
 from amaranth.lib import data
+
 from openvrex.golden.arithmetic.vector import SCALARS, Instruction, Op, Source, Swap
 from openvrex.golden.program.isa import ADDR_BITS, CONTEXT_BITS, PAYLOAD, SEMAPHORES, WORD_BITS, Engine, Opcode
 from openvrex.hdl.params import CoreParams, VpeParams, bits_for

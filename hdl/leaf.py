@@ -9,6 +9,7 @@ import re
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
 from amaranth.lib import wiring
+
 from openvrex.hdl.writer import designs
 from openvrex.hdl.writer.amaranth_private import Design
 

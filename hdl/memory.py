@@ -8,6 +8,7 @@ from amaranth import Cat, ClockSignal, Instance, Module, Mux, ResetSignal, Signa
 from amaranth.hdl import Fragment
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.secded import check_bits
 from openvrex.golden.function_params import check
 from openvrex.hdl.check_bits import checks_of, decoded

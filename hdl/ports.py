@@ -11,6 +11,7 @@ from amaranth import Signal
 from amaranth.hdl import ShapeCastable
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout, Layout
+
 from openvrex.hdl.writer.names import Names
 from openvrex.hdl.writer.signature import ROLES, members
 from openvrex.hdl.writer.variables import Variables, pin_name

@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Shape, ShapeLike, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.memory import Ram, error_members
 from openvrex.hdl.params import bits_for
 

@@ -2,6 +2,7 @@
 
 from amaranth import ClockDomain, ClockSignal, DomainRenamer, Elaboratable, Module, ResetSignal, Signal, Value
 from amaranth.lib import wiring
+
 from openvrex.hdl.leaf import CLEAR
 
 

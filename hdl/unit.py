@@ -3,6 +3,7 @@
 from amaranth import Module, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import Out
+
 from openvrex.hdl.memory import error_members
 from openvrex.hdl.named import reg
 

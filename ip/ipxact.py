@@ -4,12 +4,13 @@ import xml.etree.ElementTree as ET
 from copy import deepcopy
 from pathlib import Path
 
-from openvrex.hdl.emit import Emitted
-from openvrex.hdl.params import CoreParams, MaskParams
-from openvrex.ip.shell import VENDOR, VERSION, Interface, interfaces, top_module, top_ports
 from peakrdl_ipxact import IPXACTExporter
 from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, MemNode
+
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.params import CoreParams, MaskParams
+from openvrex.ip.shell import VENDOR, VERSION, Interface, interfaces, top_module, top_ports
 
 _SPACE = "http://www.accellera.org/XMLSchema/IPXACT/1685-2014"
 _BITS = 32  # width of the AXI4-Lite bus; no register of the description is wider

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from openvrex.golden.function_params import ParamError, check
-from openvrex.scripts import console, environment, extras
 from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
+
+from openvrex.golden.function_params import ParamError, check
+from openvrex.scripts import console, environment, extras
 
 
 class Narrow:

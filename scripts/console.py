@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from amaranth.hdl import UnusedElaboratable
+from rich.console import Console
+from rich.text import Text
+
 from openvrex.golden.function_params import RATIO, ReSVParams, check
 from openvrex.hdl import generated
 from openvrex.hdl.design import load
@@ -19,8 +22,6 @@ from openvrex.hdl.params import DreParams, SystemParams, override, override_part
 from openvrex.scripts.fitting_console import FittingConsole
 from openvrex.synth import flow
 from openvrex.synth.emission import emitted
-from rich.console import Console
-from rich.text import Text
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = FittingConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)

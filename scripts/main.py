@@ -24,6 +24,7 @@ for number in usual:
     signal.signal(number, _stop)
 
 import typer  # noqa: E402
+
 from openvrex.scripts import extras  # noqa: E402
 from openvrex.scripts.command_group import Command, Commands, Group  # noqa: E402
 

@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from openvrex.scripts import console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from openvrex.scripts import console
 
 EVERY = 10.0  # seconds between the lines of a log
 Item = TypeVar("Item")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.synth import nldm
 from openvrex.synth.liberty import Library, SynthError, evaluate
 from openvrex.synth.liberty_text import Group, number

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.synth.liberty import Library, SynthError
 from openvrex.synth.liberty_text import Group, number, numbers
 

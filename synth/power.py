@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from openvrex.hdl import params
 from openvrex.synth import cells, nldm, technology
 from openvrex.synth.cells import Gate, Internal

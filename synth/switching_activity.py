@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.synth.cells import Gate
 from openvrex.synth.liberty import SynthError
 from openvrex.tb.library.recording import Recording, pack

@@ -16,6 +16,7 @@ an access, and the factor 1.30 that a two-port cell is larger at least.
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.synth import nldm
 from openvrex.synth.liberty import Library

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 
 import numpy as np
+
 from openvrex.synth.liberty import SynthError
 from openvrex.synth.nldm import EDGES, FALL, RISE, CellTiming, Table, Tables
 

@@ -26,6 +26,7 @@ Source: V-Rex section V-A (the DPE's MAC trees); the fused form is this project'
 """
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import flush, to_fp32
 from openvrex.golden.function_params import DotFormat, check
 

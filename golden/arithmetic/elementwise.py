@@ -60,6 +60,7 @@ Source: the VPE is V-Rex's (section V-A); these algorithms are this project's ow
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, flush
 from openvrex.golden.arithmetic.score_codes import encode
 from openvrex.golden.function_params import ScoreFormat

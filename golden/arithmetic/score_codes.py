@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from openvrex.golden.function_params import ScoreFormat
 
 

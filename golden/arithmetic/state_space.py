@@ -9,6 +9,7 @@ Source: "To Infinity and Beyond" (hybrid memory in vLLM), sections II-D and IV-C
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import check, check_parameters, parameter
 

@@ -27,6 +27,7 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 import numpy as np
+
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
 from openvrex.golden.function_params import FEATURES, ScoreFormat, check, check_parameters, parameter

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check, check_parameters, parameter
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import CELL, Coded, PruneParams, group_complete
 

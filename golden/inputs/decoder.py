@@ -11,6 +11,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.inputs.video import package_file

@@ -30,6 +30,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import trace_recorder, video, vision
 from openvrex.golden.inputs.finite import check_weights

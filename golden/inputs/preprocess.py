@@ -17,6 +17,7 @@ shrinking. So pixels differ from those of `golden.inputs.video.read`, which the 
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import check, check_parameters, parameter
 

@@ -34,10 +34,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import safetensors
+from safetensors.numpy import save as to_safetensors
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.inputs.finite import first_not_finite
 from openvrex.golden.inputs.trace_model import Model
-from safetensors.numpy import save as to_safetensors
 
 VERSION = 2  # of the file that `Trace.save` writes
 KEY = "openvrex.trace"

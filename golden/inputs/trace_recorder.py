@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, video, vision
 from openvrex.golden.inputs.trace import MAX_TOKENS, PROMPT, STAGES, TURN, Trace

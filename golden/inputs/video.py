@@ -17,6 +17,7 @@ import av
 import numpy as np
 from av.codec.context import Flags2
 from av.video.frame import PictureType
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import BLOCK, block_sads
 from openvrex.golden.inputs.display import Turn

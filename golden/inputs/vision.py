@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 import numpy as np
 import onnx
 from onnx import numpy_helper
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.video import package_file

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 
 HOLE = -1  # stands for a freed block in a block table that keeps its length

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.frames import Frame
 

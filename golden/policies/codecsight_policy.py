@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import isqrt
 
 import numpy as np
+
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner
 from openvrex.golden.policies.blocks import Block, Shape

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import check_parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected

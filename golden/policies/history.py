@@ -1,6 +1,7 @@
 """Keys and values of a layer as they arrive."""
 
 import numpy as np
+
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.retrieval import kv4
 

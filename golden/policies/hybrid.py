@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import HistoryBranch, State, StateSpaceParams
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import check, check_parameters, parameter, required
 
 

@@ -10,6 +10,7 @@ token instead of their mean token.
 """
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import DotFormat, ReSVParams

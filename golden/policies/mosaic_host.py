@@ -10,6 +10,7 @@ Entries of a layer lie in slots of its own, as each layer chooses other tokens.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape

@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+
 from openvrex.golden.policies.history import Growing
 from openvrex.golden.policies.light_attention import bf16
 from openvrex.golden.policies.mosaic_clusters import Clusters, kmeans, unit

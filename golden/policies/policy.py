@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.ledger import Ledger

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.inputs.trace import Trace

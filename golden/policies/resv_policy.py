@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ReSVParams, check_parameters, parameter
 from openvrex.golden.policies.blocks import Shape

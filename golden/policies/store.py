@@ -1,6 +1,7 @@
 """Where the keys and values of every token are, and what moving them costs."""
 
 import numpy as np
+
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.ledger import Ledger
 

@@ -28,6 +28,7 @@ from pydoc_data.topics import topics
 from time import monotonic
 
 import numpy as np
+
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs import decoder, vision

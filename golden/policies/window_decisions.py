@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape

@@ -60,6 +60,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import Bank, Format, Op, Post, Reduce, Source, Swap
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import ADDR_BITS
 

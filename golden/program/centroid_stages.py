@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import SCALARS, Bank, Reduce
 from openvrex.golden.function_params import check

@@ -30,6 +30,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Format, Reduce
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp

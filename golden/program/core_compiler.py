@@ -35,6 +35,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp

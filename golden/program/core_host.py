@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan
 from openvrex.golden.program.core_model import Core

@@ -6,6 +6,7 @@ STORE sends hash bits and score codes to the DRE; RETRIEVE takes its results.
 from collections import deque
 
 import numpy as np
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
 from openvrex.golden.program.lxe_model import Lxe, Memory

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import (
     ADDR_BITS,

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp

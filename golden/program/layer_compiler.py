@@ -49,6 +49,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction

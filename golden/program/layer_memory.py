@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+
 from openvrex.golden.function_params import check, check_ints
 
 

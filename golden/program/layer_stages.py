@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Bank, Post, Swap
 from openvrex.golden.program.compiler import FREE, FULL, Compiler
 from openvrex.golden.program.isa import LoadTo, Queue

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.golden.program.bus_memory import Memory, Region
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import Array, Register

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
 

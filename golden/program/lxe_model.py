@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import CHUNKS, dot
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Machine, Step

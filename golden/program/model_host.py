@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.head_compiler import HeadPlan

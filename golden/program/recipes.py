@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Op, Post, Reduce, Source
 

@@ -25,6 +25,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.function_params import check

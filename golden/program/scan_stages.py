@@ -35,6 +35,7 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
 from openvrex.golden.program.compiler import FREE, FULL, Sizes

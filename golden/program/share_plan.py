@@ -48,6 +48,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler

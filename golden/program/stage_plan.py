@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores

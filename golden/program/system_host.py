@@ -13,6 +13,7 @@ has ended that retrieves, `cluster` of the next table or layer: its HALT waits f
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.program.core_compiler import ROW, RetrievalShape
 from openvrex.golden.program.core_model import Core

@@ -10,6 +10,7 @@ FP32 inputs stay FP32; results are BF16. The steps are those of `golden.program.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import (
     Bank,

@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import (
     SCALARS,
     Instruction,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction, LxeFormat

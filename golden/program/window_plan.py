@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Source

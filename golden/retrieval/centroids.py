@@ -31,6 +31,7 @@ Source: Mosaic V-B, VI-A, Equations 1 to 5 (`golden.policies.mosaic_clusters`); 
 """
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.elementwise import exp, reciprocal, rsqrt
 from openvrex.golden.arithmetic.numerics import flush, to_bf16, to_fp32

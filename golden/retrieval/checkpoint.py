@@ -21,6 +21,7 @@ entries            those in the ring, by slot; then those at home as they lie th
 import struct
 
 import numpy as np
+
 from openvrex.golden.arithmetic.secded import Verdict, decode, encode
 from openvrex.golden.function_params import check
 from openvrex.golden.retrieval.cluster_items import cluster_items

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.hashing import pack, to_int, to_words, unpack

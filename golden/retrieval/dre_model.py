@@ -7,6 +7,7 @@ bursts fetch the selected entries. Source: V-Rex Fig. 10, steps 2, 4 and 5.
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from openvrex.golden.function_params import BUDGET_BITS, ReSVParams, check
 from openvrex.golden.retrieval.clustering import Clusterer, Joined
 from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Placed, Traffic

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from copy import copy
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import flush, matmul, positive, to_bf16
 from openvrex.golden.arithmetic.vector import fma

@@ -36,6 +36,7 @@ the format is this project's own.
 """
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 
 GROUPS = (16, 32, 64, 128)

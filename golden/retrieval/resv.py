@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import flush
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval import wicsum

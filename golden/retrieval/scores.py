@@ -30,6 +30,7 @@ from functools import lru_cache
 from math import isqrt, sqrt
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.elementwise import exp, score_code
 from openvrex.golden.arithmetic.numerics import matmul, to_bf16

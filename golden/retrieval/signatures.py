@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from math import log2, pi, sqrt
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import positive, to_bf16
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.retrieval.scores import scores

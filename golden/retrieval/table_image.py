@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 
 import numpy as np
+
 from openvrex.golden.arithmetic.secded import encode
 from openvrex.golden.retrieval.cluster_items import cluster_items
 from openvrex.golden.retrieval.clustering import Clusterer

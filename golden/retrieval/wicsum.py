@@ -27,6 +27,7 @@ Source: V-Rex section IV-C, Equations 1 to 3; section V-B for the buckets.
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.score_codes import values
 from openvrex.golden.function_params import RAW_BITS, ParamError, ReSVParams, check
 

@@ -4,6 +4,7 @@ import numpy as np
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.elementwise import (
     ANTILOG,
     EXPM1,

@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.arith.carry_save import carry_save
 from openvrex.hdl.named import comb
 

@@ -3,6 +3,7 @@
 from amaranth import Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.function_params import check
 from openvrex.hdl.named import reg
 

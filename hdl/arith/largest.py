@@ -1,6 +1,7 @@
 """Largest of many numbers, found from the highest bit down."""
 
 from amaranth import Cat, Module, Mux, Signal, Value
+
 from openvrex.hdl.named import comb
 
 

@@ -10,6 +10,7 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.bus.axi import (
     PREFIX,
     address_layout,

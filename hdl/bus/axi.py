@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
 from openvrex.hdl.params import CoreParams
 

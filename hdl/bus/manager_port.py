@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.params import SystemParams
 from openvrex.hdl.queues import LEAST, port_beats, table_beats

@@ -3,6 +3,7 @@
 from amaranth import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import HOST_PREFIX, TABLE_PREFIX, connect_ports, pass_ports, port_members
 from openvrex.hdl.execution.lxe import Lxe

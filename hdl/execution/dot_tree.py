@@ -5,6 +5,7 @@ from typing import NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.dot import BLOCK_BITS
 from openvrex.hdl.arith.carry_save import carry_save
 from openvrex.hdl.arith.fp32 import Normaliser

@@ -6,6 +6,7 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.execution.dot_tree import DotTree, exponents_layout, significands_layout
 from openvrex.hdl.leaf import place
 from openvrex.hdl.memory import Ram, collect_errors

@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import SEMAPHORES, LoadTo
 from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout

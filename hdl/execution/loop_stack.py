@@ -3,6 +3,7 @@
 from amaranth import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import LOOPS
 
 

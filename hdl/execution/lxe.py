@@ -7,6 +7,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import Engine, Queue
 from openvrex.hdl.bus.axi import connect_ports, port_members

@@ -4,6 +4,7 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import SEMAPHORES
 from openvrex.hdl.execution.dpe import command_layout
 from openvrex.hdl.instruction_layouts import done_layout, mul_layout

@@ -3,6 +3,7 @@
 from amaranth import Cat, Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
 from openvrex.hdl.instruction_layouts import done_layout
 

@@ -4,6 +4,7 @@ from amaranth import Array, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, VECTOR, WORD_BITS, Engine, Opcode, Status, layout
 from openvrex.hdl.execution.loop_stack import LoopStack
 from openvrex.hdl.execution.semaphores import WAITERS, Semaphores

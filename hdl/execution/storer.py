@@ -7,6 +7,7 @@ from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, StoreTo
 from openvrex.hdl.bus.axi import (
     Bursts,

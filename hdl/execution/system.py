@@ -3,6 +3,7 @@
 from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, memory_members
 from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports

@@ -3,6 +3,7 @@
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
 from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result
 from openvrex.hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout

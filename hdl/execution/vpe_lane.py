@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Source
 from openvrex.hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
 from openvrex.hdl.arith.fma import Fma

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.arith.carry_save import carry_save
 from openvrex.hdl.arith.fp32 import Normaliser
 from openvrex.hdl.arith.order import exceeds

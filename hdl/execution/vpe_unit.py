@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.vector import SCALARS, Format, Reduce
 from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
 from openvrex.hdl.execution.vpe_reduce import RowMax, RowSum

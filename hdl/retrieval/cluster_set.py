@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.memory import Ram, collect_errors
 from openvrex.hdl.params import KvmuParams, WtuParams, bits_for
 from openvrex.hdl.unit import Unit

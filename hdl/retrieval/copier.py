@@ -4,6 +4,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
 from openvrex.golden.retrieval.kv4 import RATIO
 from openvrex.hdl.bus.axi import Bursts, address_layout, manager_signature

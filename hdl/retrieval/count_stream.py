@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams, bits_for
 from openvrex.hdl.retrieval.kvmu_layouts import counts_layout, map_port

@@ -4,6 +4,7 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import manager_signature

@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.params import CoreParams, bits_for

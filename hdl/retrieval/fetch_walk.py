@@ -4,6 +4,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams, bits_for
 from openvrex.hdl.retrieval.kvmu_layouts import fetch_layout, map_port, range_layout, span_layout

@@ -4,6 +4,7 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.memory import Ram, collect_errors
 from openvrex.hdl.named import comb, reg

@@ -2,6 +2,7 @@
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
+
 from openvrex.hdl.arith.popcount import popcount
 from openvrex.hdl.memory import Ram
 from openvrex.hdl.named import comb

@@ -3,6 +3,7 @@
 from amaranth import Signal, Value
 from amaranth.lib import data
 from amaranth.utils import exact_log2
+
 from openvrex.hdl.memory import Ram
 from openvrex.hdl.params import HcuParams, bits_for
 from openvrex.hdl.retrieval.table_client import Sizes

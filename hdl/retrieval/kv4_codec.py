@@ -33,6 +33,7 @@ from operator import or_
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.retrieval.kv4 import HEADER, LARGEST, NAN, NANS, RATIO, STEPS
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb

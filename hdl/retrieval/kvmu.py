@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.memory import collect_errors
 from openvrex.hdl.params import KvmuParams, bits_for

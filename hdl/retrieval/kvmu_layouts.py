@@ -1,6 +1,7 @@
 """What the KVMU and the units around it exchange: beats of its streams, and items of its tables."""
 
 from amaranth.lib import data
+
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
 from openvrex.hdl.params import KvmuParams, bits_for
 from openvrex.hdl.retrieval.table_client import Sizes

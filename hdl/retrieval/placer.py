@@ -25,6 +25,7 @@ The pool hands out blocks that were never used before it reuses freed ones::
 from amaranth import Cat, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams, bits_for
 from openvrex.hdl.retrieval.count_stream import switch_layout

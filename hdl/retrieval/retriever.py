@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.golden.program.isa import ADDR_BITS, Retrieve
 from openvrex.hdl.instruction_layouts import done_layout, retrieve_layout, set_layout

@@ -3,6 +3,7 @@
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval.wtu_lanes import row_layout
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import bits_for
 

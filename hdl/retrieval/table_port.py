@@ -26,6 +26,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.arithmetic.secded import check_bits
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.golden.retrieval.table_layout import PAGE, Item, TableLayout

@@ -1,6 +1,7 @@
 """WiCSum threshold unit: one core, in the variant that the parameters name."""
 
 from amaranth import Module
+
 from openvrex.hdl.params import WtuParams
 from openvrex.hdl.retrieval.wtu_buckets import WtuBuckets
 from openvrex.hdl.retrieval.wtu_exact import WtuExact

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import enum
+
 from openvrex.hdl.arith.popcount import popcount
 from openvrex.hdl.memory import SinglePortRam, collect_errors
 from openvrex.hdl.named import comb

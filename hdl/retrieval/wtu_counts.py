@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.memory import SinglePortRam, collect_errors, error_members
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import COUNT_BANKS, WtuParams, bits_for

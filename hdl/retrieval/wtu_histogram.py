@@ -3,6 +3,7 @@
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval import wtu_lanes as lanes

@@ -3,6 +3,7 @@
 from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.unit import Unit

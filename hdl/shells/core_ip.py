@@ -5,6 +5,7 @@
 from amaranth import Array, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
+
 from openvrex.golden.program.isa import WORD_BITS, Status
 from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
 from openvrex.hdl.execution.core import Core

@@ -5,6 +5,7 @@
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import ADDR_BITS, Status
 from openvrex.hdl.bus.axi import PREFIX, TABLE_PREFIX, connect_ports, pass_manager, pass_ports, port_members
 from openvrex.hdl.bus.manager_port import Slice

@@ -5,6 +5,7 @@
 from amaranth import Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.arith.popcount import popcount
 from openvrex.hdl.bus.axi import pass_ports

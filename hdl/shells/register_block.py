@@ -15,12 +15,13 @@ from amaranth import (
 )
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from systemrdl import RDLCompiler
+from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
+
 from openvrex.hdl.header import VERSION
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, MaskParams, bits_for
 from openvrex.hdl.video.motion_mask import frame_layout
-from systemrdl import RDLCompiler
-from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 
 RDL = Path(__file__).with_name("registers.rdl")
 PREFIX = "s_axi_"

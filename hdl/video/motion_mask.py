@@ -5,6 +5,7 @@ from typing import NamedTuple
 from amaranth import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+
 from openvrex.golden.inputs.codec_mask import PARTS, RESIDUAL_BITS, WEIGHT_BITS, WEIGHT_SHIFT
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import MaskParams, bits_for

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from amaranth.hdl import Signal, Value
+
 from openvrex.hdl.writer import amaranth_private as private
 from openvrex.hdl.writer.values import signals_of, sliced
 from openvrex.hdl.writer.variables import Var, Variables, WriterError

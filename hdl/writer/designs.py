@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from amaranth.hdl import Fragment
 from amaranth.lib import wiring
+
 from openvrex.hdl.writer.amaranth_private import Design, PortDirection
 from openvrex.hdl.writer.signature import members
 

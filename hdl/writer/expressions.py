@@ -9,6 +9,7 @@ from functools import reduce
 from itertools import groupby, takewhile
 
 from amaranth.hdl import Const, Signal, Value
+
 from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, SwitchValue
 from openvrex.hdl.writer.circt import Language, assign, said
 from openvrex.hdl.writer.mlir import Attribute, Literal, Number, Op, Result

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from amaranth.hdl import Instance, MemoryInstance, Signal, Value
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
+
 from openvrex.hdl.writer.amaranth_private import Design, depth_and_width, reads_of, writes_of
 from openvrex.hdl.writer.blocks import Block, Case, If, Node, Set, assigned, blocks, groups, sets, tests
 from openvrex.hdl.writer.circt import BEHIND, Language, assign, choice, exported, plain, said

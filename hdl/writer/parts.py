@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amaranth.hdl import Fragment, Instance, MemoryInstance, Signal, Value
+
 from openvrex.hdl.writer import signature
 from openvrex.hdl.writer.amaranth_private import Assign, Design, PortDirection, RequirePosedge, reads_of, writes_of
 from openvrex.hdl.writer.blocks import Case, If, Node, Set, assigned, read_by, reads, restricted, tree

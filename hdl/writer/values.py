@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from amaranth.hdl import Const, Signal, Value
+
 from openvrex.hdl.writer.amaranth_private import Concat, Operator, Part, Slice, SwitchValue
 
 

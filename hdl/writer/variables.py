@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amaranth.hdl import Format, Signal, Value
+
 from openvrex.hdl.writer.amaranth_private import fields, format_of, members_of, shown_by
 from openvrex.hdl.writer.values import sliced
 

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.markup import escape
+from rich.progress import BarColumn, TimeElapsedColumn
+
 from openvrex.golden.inputs import vision
 from openvrex.golden.inputs.trace_recorder import record
 from openvrex.golden.policies.registry import override
@@ -29,8 +32,6 @@ from openvrex.scripts.simulate.dre_command import measure as measure_cycles
 from openvrex.synth import flow, technology
 from openvrex.tb.library.runner import BenchError
 from openvrex.tb.library.trace_check import tables, verify
-from rich.markup import escape
-from rich.progress import BarColumn, TimeElapsedColumn
 
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu")
 NODE = 14  # nm, the paper's

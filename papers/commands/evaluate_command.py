@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.papers.evaluation import other_papers
@@ -17,7 +19,6 @@ from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Step
 from openvrex.sim.system.selection import records
-from rich.table import Table
 
 OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
 

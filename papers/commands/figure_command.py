@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs.decoder import MODEL

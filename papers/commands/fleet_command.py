@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.papers.commands.kept_runs import numbers
 from openvrex.papers.evaluation.fleet import PLATFORMS, Device, day
@@ -18,7 +20,6 @@ from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
 from openvrex.synth.sweep.database import Database, Row
 from openvrex.synth.sweep.point_costs import code
-from rich.table import Table
 
 
 def command(

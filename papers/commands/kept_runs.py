@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.papers.policies.registry import entry

@@ -4,10 +4,11 @@ import inspect
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from rich.table import Table
+
 from openvrex.golden.function_params import described
 from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts import console
-from rich.table import Table
 
 
 def command(json: console.Json = False) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import RATIO, ReSVParams, check
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.retrieval import wicsum
@@ -14,7 +16,6 @@ from openvrex.golden.retrieval.resv import ReSV, Retrieved, attend, probabilitie
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.quantity import Column
-from rich.table import Table
 
 COLUMNS = {
     "blocks": Column("blocks"),

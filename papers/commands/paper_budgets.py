@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.progress import Progress
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs import video as video_in
@@ -17,7 +19,6 @@ from openvrex.papers.commands.prune_command import PROMPT, PRUNING, QUERY, dista
 from openvrex.papers.policies import codecsight_encoder as codecsight
 from openvrex.papers.policies.codecsight_encoder import SYSTEMS, Prefilled, Server
 from openvrex.scripts.quantity import Column
-from rich.progress import Progress
 
 TAU, GOP, STRIDE = 0.25, 16, 0.2  # the paper's choice, from which one is varied
 SWEEPS: dict[str, tuple[float, ...]] = {

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
-from openvrex.scripts.quantity import Column
 from rich.table import Table
+
+from openvrex.scripts.quantity import Column
 
 Row = dict[str, Any]  # values by name: numbers, text, or None where there is none
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.policies.light_attention import turn_keys

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.progress import Progress
+
 from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner, mean_motion, motion_class
 from openvrex.papers.commands.paper_codecsight import GOP, coded
 from openvrex.papers.commands.paper_figure import Drawn, Row
 from openvrex.papers.commands.prune_command import PRUNING
 from openvrex.scripts.quantity import Column
-from rich.progress import Progress
 
 QUARTERS = {"first": 25, "median": 50, "third": 75}  # of the frames
 COLUMNS = {

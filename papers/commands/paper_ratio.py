@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.golden.inputs.decoder import MODEL
 from openvrex.golden.inputs.video import package_file
 from openvrex.golden.policies.policy_run import Record

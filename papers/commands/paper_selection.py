@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.golden.function_params import READINGS, ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.retrieval import wicsum

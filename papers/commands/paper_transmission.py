@@ -12,10 +12,11 @@ from pathlib import Path
 import av
 import numpy as np
 from matplotlib.figure import Figure
+from rich.progress import Progress
+
 from openvrex.golden.inputs import video as video_in
 from openvrex.papers.commands.paper_figure import Drawn, Row
 from openvrex.scripts.quantity import Column
-from rich.progress import Progress
 
 FPS, GOP, UPLINK = 2.0, 16, 5e6  # the paper's sampling, GOP, bits per second
 QUANTISERS = (2, 3, 4, 6, 8, 12, 16, 24, 31)  # of FFmpeg's JPEG encoder, finest first

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.papers.evaluation.other_policies import CACHES, PROFILES, Profile, policies, profile
 from openvrex.scripts import console

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rich.table import Table
+
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.hybrid import HybridParams, memory
 from openvrex.golden.policies.stream_runs import TEXT
-from rich.table import Table
 
 QUALITY = (("kept", ".1%"), ("fetched", ".1%"), ("error", ".3f"), ("agreement", ".1%"), ("loss", ".3f"))
 COST = (

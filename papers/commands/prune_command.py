@@ -8,6 +8,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs import video as video_in
@@ -20,7 +22,6 @@ from openvrex.papers.policies import codecsight_encoder as codecsight
 from openvrex.papers.policies.codecsight_encoder import SYSTEMS, Counts, Prefilled, Server, Visual
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
-from rich.table import Table
 
 PROMPT = "<|im_start|>user\n"
 QUERY = "\nDoes anything unusual happen? Start your response with 'Yes' or 'No'.<|im_end|>\n<|im_start|>assistant\n"

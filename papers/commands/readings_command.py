@@ -8,6 +8,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import RAW_BITS, READINGS, ReSVParams, ScoreFormat
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.retrieval import wicsum
@@ -16,7 +18,6 @@ from openvrex.golden.retrieval.scores import codes
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.quantity import Column
-from rich.table import Table
 
 FORMATS = [ScoreFormat(4, 7), ScoreFormat(4, 8), ScoreFormat(4, 10), ScoreFormat(5, 8), ScoreFormat(0, 16)]
 OF_READINGS = {

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich.table import Table
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.video import package_file
@@ -22,7 +24,6 @@ from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
 from openvrex.papers.recall.recall_tasks import TASKS
 from openvrex.scripts import console
 from openvrex.synth.sweep.database import Row
-from rich.table import Table
 
 Z = 1.96  # of a 95 % interval
 

@@ -10,6 +10,8 @@ from typing import Annotated
 import numpy as np
 import typer
 from matplotlib.figure import Figure
+from rich.table import Table
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.inputs import decoder, video, vision
 from openvrex.papers.commands.kept_runs import Variant, complete, fail_if_any, key, variants_of
@@ -19,7 +21,6 @@ from openvrex.papers.recall.scene_picture import picture
 from openvrex.papers.recall.scene_run import Answer, SceneCase, ask, drawn, far_frames
 from openvrex.scripts import console
 from openvrex.synth.sweep.database import Row
-from rich.table import Table
 
 DEFAULT = scenes.Scenes()
 Z = 1.96  # of a 95 % interval

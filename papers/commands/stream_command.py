@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import typer
 from matplotlib.figure import Figure
+
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs import video as video_in

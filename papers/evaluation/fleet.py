@@ -5,6 +5,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.papers.evaluation.other_policies import PROFILES, Profile, point, run, shares
 from openvrex.sim.system.passes import lacks
 from openvrex.sim.system.platforms import Vrex, platform

@@ -10,6 +10,7 @@ matplotlib.rcParams["font.size"] = 9
 
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+
 from openvrex.papers.evaluation.paper_points import CACHES, PLATFORMS, TABLE_II, Points, budgeted  # noqa: E402
 from openvrex.sim.system.pass_picture import saved, timeline  # noqa: E402
 from openvrex.sim.system.passes import simulate  # noqa: E402

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import PruneParams, Pruner, patches_of
 from openvrex.golden.inputs.frames import Frame, Window

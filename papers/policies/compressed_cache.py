@@ -7,6 +7,7 @@ this project's choice. Mosaic's section VIII-A compares itself with both.
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head, turn_keys

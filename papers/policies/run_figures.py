@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+
 from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
 from openvrex.golden.policies.hybrid import Hybrid
 from openvrex.golden.policies.mosaic import Mosaic

@@ -1,6 +1,7 @@
 """Retrieval by token signatures (`golden.retrieval.signatures`) as a policy: single tokens within a budget."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected

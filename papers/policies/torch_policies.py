@@ -11,6 +11,7 @@ from math import ceil
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
+
 from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.retrieval.hashing import hyperplanes

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.inputs.decoder import Decoder, Tokenizer, rotary_table
 from openvrex.golden.inputs.trace_model import frequencies
 

@@ -5,6 +5,7 @@ from functools import lru_cache
 from time import process_time
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.policy import Block

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
 from openvrex.papers.recall.scenes import Joined
 
 THUMBNAILS = 16  # in the row, shared out to the scenes

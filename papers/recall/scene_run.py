@@ -14,6 +14,7 @@ from functools import lru_cache
 from time import process_time
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.inputs.frames import Frame

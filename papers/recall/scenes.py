@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video, vision
 from openvrex.golden.inputs.frames import Frame

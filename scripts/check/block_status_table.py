@@ -2,9 +2,10 @@
 
 from dataclasses import asdict
 
+from rich.table import Table
+
 from openvrex.scripts import console
 from openvrex.scripts.blocks import block_status
-from rich.table import Table
 
 
 def show(json: bool) -> None:

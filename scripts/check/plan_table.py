@@ -4,11 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
 from openvrex.scripts.blocks.campaign_results import measured_at
 from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
-from rich.table import Table
 
 COLOURS = {"passed": "green", "failed": "red", "no evidence": "red"}
 FINE = ("passed", "skipped", "nightly", "not recorded")

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import ALL, UNITS, emit, params_of
@@ -17,8 +20,6 @@ from openvrex.scripts.progress import Step
 from openvrex.tb.library.runner import ROOT, BenchError
 from openvrex.tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from openvrex.tb.library.waveforms import Traced
-from rich.markup import escape
-from rich.table import Table
 
 WAVES = Path("build/waves")
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"

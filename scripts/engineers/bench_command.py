@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import READINGS, check
 from openvrex.golden.inputs.trace import Trace
@@ -20,7 +22,6 @@ from openvrex.scripts.simulate import dre_command
 from openvrex.synth import flow
 from openvrex.synth.structure import tokens
 from openvrex.synth.table3 import BLOCKS
-from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = ROOT / "tb/budgets.json"

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
@@ -14,7 +16,6 @@ from openvrex.scripts.progress import Bar
 from openvrex.tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT
-from rich.table import Table
 
 EXCLUDED = ROOT / "tb" / "campaigns" / "coverage.toml"
 

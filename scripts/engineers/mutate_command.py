@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.blocks.campaign_results import MUTANTS_TARGET, VERDICTS, keep, killed_share
@@ -15,8 +18,6 @@ from openvrex.tb.campaigns import faults
 from openvrex.tb.campaigns.mutants import Verdict, campaign
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT, BenchError
-from rich.markup import escape
-from rich.table import Table
 
 EXPLAINED = ROOT / "tb" / "campaigns" / "survivors.toml"
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL
 from openvrex.scripts import console

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.hdl.params import override, preset

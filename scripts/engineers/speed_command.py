@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import BLOCK
 from openvrex.golden.inputs.frames import Frame as VideoFrame
@@ -26,7 +28,6 @@ from openvrex.papers.policies.registry import ALL, entry
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.quantity import number
-from rich.table import Table
 
 WITHOUT_TWIN = ("resv-paper", "resv-buckets", "mosaic-eager", "livevlm", "streammem")
 NAMES = [name for name in ALL if name not in WITHOUT_TWIN]
@@ -201,6 +202,7 @@ class Pair:
 
     def __init__(self, name: str, found: Entry, shape: Shape, frames: Iterator[Frame]):
         import torch
+
         from openvrex.papers.policies.torch_policies import POLICIES as TWINS
 
         torch.set_num_threads(1)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.blocks.campaign_results import keep

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.program.assembler import Program, assemble, disassemble
 from openvrex.golden.program.isa import WORD_BITS, LxeFormat
 from openvrex.golden.text_files import read_text
 from openvrex.scripts import console
-from rich.markup import escape
-from rich.table import Table
 
 
 def command(

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
 from openvrex.hdl import generated
@@ -13,7 +15,6 @@ from openvrex.hdl.emit import ALL, emit, params_of, top_of
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.fusesoc import unit_core_file
 from openvrex.scripts import console
-from rich.table import Table
 
 
 def command(

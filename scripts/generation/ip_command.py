@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import params_of, top_of
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.package import PERIOD, Options, configuration, write
 from openvrex.ip.shell import TOPS
 from openvrex.scripts import console
-from rich.table import Table
 
 
 def command(

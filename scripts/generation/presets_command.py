@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.hdl import design
 from openvrex.hdl.params import PRESETS, CoreParams, flat
 from openvrex.scripts import console
-from rich.table import Table
 
 
 def command(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+
 from openvrex.tb.library.yosys import run_yosys
 
 _MOST = 5  # most kinds of memories in a box

@@ -9,8 +9,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
-from openvrex.golden.atomic_files import write_atomically
 from rich.table import Table
+
+from openvrex.golden.atomic_files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("report.html")
 THOUSANDS = StrMethodFormatter("{x:,.9g}")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from amaranth import Const, Module, Signal, Value
 from amaranth.lib import wiring
+
 from openvrex.hdl.writer import amaranth_private as private
 
 _ANY = "any state"

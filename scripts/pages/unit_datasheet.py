@@ -9,6 +9,8 @@ from dataclasses import is_dataclass
 from importlib import import_module
 
 from amaranth.lib import data
+
+from openvrex import hdl
 from openvrex.golden.function_params import ParamError, ScoreFormat, described
 from openvrex.hdl.docstrings import Sheet, joined, parse, prose
 from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
@@ -18,8 +20,6 @@ from openvrex.scripts.blocks import block_status
 from openvrex.scripts.pages.state_diagram import machines, mermaid
 from openvrex.tb.campaigns import plan
 from openvrex.tb.library.runner import ROOT
-
-from openvrex import hdl
 
 SHOWN = ("core", "tiny")  # presets whose values stand in the table of parameters
 # Classes whose docstrings belong to the data sheet of a unit: its variants.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.ports import Stream, streams
 from openvrex.tb.library.activity_recorder import recordings

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder

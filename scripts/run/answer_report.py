@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
 from openvrex.hdl.params import CLOCK
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section

@@ -1,6 +1,7 @@
 """DPE and VPE on a trace: their utilisation by the time views, and the errors of the dot product."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.function_params import DotFormat
 from openvrex.golden.inputs.trace import Trace

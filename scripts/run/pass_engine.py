@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, as_completed
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.function_params import ParamError, check
 from openvrex.synth.sweep import point_costs

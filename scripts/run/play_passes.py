@@ -5,15 +5,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.markup import escape
+from rich.progress import Progress
+
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.run.run_options import WORKERS
 from openvrex.tb.library.runner import BenchError
-from rich.markup import escape
-from rich.progress import Progress
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
+
     from openvrex.scripts.run.pass_engine import PassEngine
 
 Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to leave waveforms

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.hdl.emit import emit

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.policies.stream_runs import Options
 from openvrex.tb.library.window_stream import TOKENS

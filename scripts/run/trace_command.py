@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, TimeElapsedColumn
+from rich.table import Table
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import hugging_face
 from openvrex.golden.inputs import video as video_in
@@ -15,8 +18,6 @@ from openvrex.golden.inputs.trace import STAGES, Trace
 from openvrex.golden.inputs.trace_recorder import record
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
-from rich.progress import BarColumn, TimeElapsedColumn
-from rich.table import Table
 
 
 def command(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import N_LAYERS
 from openvrex.golden.policies.codecsight_policy import CodecSightParams

@@ -1,8 +1,9 @@
 """Curves of the simulator as tables, or as JSON."""
 
+from rich.table import Table
+
 from openvrex.scripts import console
 from openvrex.sim.system.memory_curves import Curve
-from rich.table import Table
 
 
 def show(curves: list[Curve], as_json: bool) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.params import DreParams
@@ -19,7 +21,6 @@ from openvrex.sim.units.hcu_time import HcuTime
 from openvrex.sim.units.wtu_time import WtuTime
 from openvrex.tb.library.trace_check import Table as HcTable
 from openvrex.tb.library.trace_check import scenario, tables
-from rich.table import Table
 
 
 def over_bound(title: str) -> Column:

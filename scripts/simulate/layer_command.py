@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
@@ -19,7 +21,6 @@ from openvrex.sim.system.share_cycles import UNITS, CoreShare
 from openvrex.sim.system.window_demand import WindowDemand, demand
 from openvrex.sim.system.window_share import WindowShare
 from openvrex.sim.system.workload import Decoder, Selection
-from rich.table import Table
 
 LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
 NOTE = (

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+
 from openvrex.scripts import console
 from openvrex.scripts.simulate import curve_table, system_options
 from openvrex.sim.system.limits import CACHES, limits

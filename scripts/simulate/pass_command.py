@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.window_decisions import WINDOWED
 from openvrex.scripts import console
@@ -18,7 +20,6 @@ from openvrex.sim.system.timeline import Pass
 from openvrex.sim.system.window_demand import demand
 from openvrex.sim.system.window_pass import WindowPass
 from openvrex.sim.system.workload import MODELS
-from rich.table import Table
 
 MODEL = next(iter(MODELS))
 POLICIES = (*system_options.POLICIES, *WINDOWED, MOSAIC)

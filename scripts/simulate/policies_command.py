@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
 from openvrex.scripts.simulate import curve_table, system_options, window_options

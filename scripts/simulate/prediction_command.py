@@ -2,13 +2,14 @@
 
 from dataclasses import asdict, dataclass
 
+from rich.table import Table
+
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.simulate import system_options
 from openvrex.scripts.simulate.layer_command import USED, full_tables, played, title
 from openvrex.sim.system.share_cycles import CoreShare
 from openvrex.sim.system.workload import Decoder
-from rich.table import Table
 
 NOTE = (
     "clustering: hash bits, clusters and places. rank: queries times Key_cluster. codes: score codes and the choice. "

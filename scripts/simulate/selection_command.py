@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
 from openvrex.scripts.simulate.system_options import read_results
 from openvrex.sim.system.selection import Record, fetching, recorded, written
-from rich.table import Table
 
 SLOTS = 8  # of a block in the presets
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.params import CoreParams

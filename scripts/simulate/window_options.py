@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.frames import Frame

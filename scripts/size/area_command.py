@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
 from openvrex.scripts.size import mapped_units

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+
 from openvrex.golden.function_params import check
 from openvrex.hdl import emit
 from openvrex.scripts import console

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+
 from openvrex.golden.function_params import ParamError, check
 from openvrex.hdl import emit
 from openvrex.hdl.params import SystemParams
@@ -15,7 +17,6 @@ from openvrex.scripts import console
 from openvrex.scripts.progress import Step
 from openvrex.synth import flow, table3
 from openvrex.synth.liberty import SynthError
-from rich.table import Table
 
 CORE = "core"  # its units side by side
 

@@ -3,6 +3,9 @@
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import UNITS, Emitted, params_of
@@ -17,8 +20,6 @@ from openvrex.synth.power import Power
 from openvrex.synth.technology import node as known_node
 from openvrex.tb.library.runner import ROOT, BenchError
 from openvrex.tb.library.trace_check import products, vectors, verify
-from rich.markup import escape
-from rich.table import Table
 
 FIXTURE = ROOT / "tb" / "fixtures" / "world.safetensors"
 

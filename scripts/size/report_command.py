@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from rich.markup import escape
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import UNITS, Emitted, params_of
 from openvrex.hdl.params import SystemParams, flat
@@ -27,7 +29,6 @@ from openvrex.synth.sweep.point_costs import OBJECTIVES
 from openvrex.synth.table3 import DRE, SYSTEMS, Row
 from openvrex.tb.library.runner import BenchError
 from openvrex.tb.library.trace_check import Outcome, verify_unit
-from rich.markup import escape
 
 STALLS = {"idle": 0.1, "stall": 0.2}  # so that the waveforms show waiting beats
 

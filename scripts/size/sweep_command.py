@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
 from openvrex.golden.function_params import ParamError, check
 from openvrex.scripts import console
 from openvrex.scripts.check.verify_command import FIXTURE
@@ -15,8 +18,6 @@ from openvrex.scripts.size import mapped_units
 from openvrex.synth.sweep import point_costs, points
 from openvrex.synth.sweep.database import Database, Row
 from openvrex.synth.sweep.point_costs import OBJECTIVES, Settings
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 LONG = FIXTURE.with_name("bikes_long.safetensors")  # fills a table of 1,024 clusters at Th_hd 3
 SOME = 10_000  # a search first looks for a valid design among this many points of the grid

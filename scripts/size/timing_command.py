@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+
 from openvrex.hdl import emit
 from openvrex.scripts import console
 from openvrex.scripts.size import mapped_units

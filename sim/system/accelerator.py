@@ -29,6 +29,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import scan_macs
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand, layer_load

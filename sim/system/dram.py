@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from openvrex.sim.system.dram_timings import DramTiming
 from openvrex.sim.system.served import Served, pieces, requests
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+
 from openvrex.golden.retrieval.kvmap import Burst
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import DreParams

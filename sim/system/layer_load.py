@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
 from openvrex.golden.program.isa import LxeFormat, Opcode, encode

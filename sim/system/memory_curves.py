@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from openvrex.sim.system.dram import Dram
 from openvrex.sim.system.dram_timings import DEVICES
 from openvrex.sim.system.pcie import LINKS, transfers

@@ -12,6 +12,7 @@ Encoder, vocabulary and the gap of a layer are those of a pass with retrieval (`
 from functools import cached_property
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system.accelerator import encoder, seconds, transfer, vocabulary, watts

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from math import floor
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.mosaic import Mosaic

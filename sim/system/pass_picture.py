@@ -11,6 +11,7 @@ matplotlib.rcParams["font.size"] = 9
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+
 from openvrex.golden.atomic_files import replacing  # noqa: E402
 from openvrex.sim.system.platforms import Gpu, Vrex  # noqa: E402
 from openvrex.sim.system.timeline import Pass  # noqa: E402

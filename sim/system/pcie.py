@@ -17,6 +17,7 @@ from math import ceil
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from openvrex.sim.system.served import Served, pieces, requests
 
 FRAME = 8  # bytes: STP token with the sequence number, LCRC

@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 
 FILE = Path(__file__).with_name("selections.json")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
 from openvrex.golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from openvrex.sim.system.pcie import GEN3_X4, Link
 from openvrex.sim.system.served import Served, pieces, requests
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Status, encode

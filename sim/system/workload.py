@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from openvrex.sim.system.selection import POLICY, Record, records
 
 CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D

@@ -4,6 +4,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.hdl.params import DpeParams
 from openvrex.hdl.queues import RESULTS
 from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone

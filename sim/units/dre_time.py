@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.hdl.params import DreParams
 from openvrex.sim.units.cluster_set_time import ClusterSetTime, Listing
 from openvrex.sim.units.hcu_time import Beat, HcuCycles, HcuTime

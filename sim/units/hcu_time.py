@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.hdl.params import HcuParams
 from openvrex.sim.units.table_time import Ask, Offer, Put, Requests, Room, alone
 

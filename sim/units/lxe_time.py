@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import ENGINE, Opcode, StoreTo

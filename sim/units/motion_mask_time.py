@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.golden.inputs.codec_mask import Command, centres
 from openvrex.hdl.params import MaskParams
 

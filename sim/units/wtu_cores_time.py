@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.hdl.params import WtuParams
 from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Plan, Ring, WtuTime
 

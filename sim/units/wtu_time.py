@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.wicsum import bucket, select, threshold

@@ -15,6 +15,7 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, as_completed
 from distributed.client import Future
+
 from openvrex.golden.function_params import ParamError, check
 from openvrex.synth.sweep import point_costs
 from openvrex.synth.sweep.database import Database, Row

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.hdl import emit
 from openvrex.hdl.params import CLOCK, DreParams, HcuParams, KvmuParams, WtuParams

@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.synth.sweep.database import Row
 from openvrex.synth.sweep.point_costs import OBJECTIVES

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl import emit

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.retrieval.clustering import Clusterer

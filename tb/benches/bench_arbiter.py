@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
+
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, id_bits
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.params import SystemParams

@@ -1,6 +1,7 @@
 """cocotb side of the cluster set's bench: drives rows, returns beats and cycles."""
 
 import cocotb
+
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.params import WtuParams
 from openvrex.hdl.retrieval.cluster_set import ClusterSet, cluster_layout, mask_layout

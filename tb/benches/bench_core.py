@@ -6,6 +6,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, FallingEdge
 from cocotbext.axi import AxiBus, AxiSlave
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from openvrex.tb.library.runner import config, result

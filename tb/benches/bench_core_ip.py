@@ -7,6 +7,7 @@ import numpy as np
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiSlave
+
 from openvrex.golden.program.isa import WORD_BITS, Status
 from openvrex.hdl.shells.register_block import address_map
 from openvrex.tb.benches.bench_core import CHANNELS, PORTS, Faulty

@@ -1,6 +1,7 @@
 """cocotb side of the DPE's bench: loads operands, issues commands, returns results and cycles."""
 
 import cocotb
+
 from openvrex.hdl.execution.dpe import Dpe, activation_layout, command_layout, result_layout, weight_layout
 from openvrex.hdl.params import DpeParams
 from openvrex.tb.library.runner import config, result

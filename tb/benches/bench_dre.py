@@ -1,6 +1,7 @@
 """cocotb side of the DRE's bench: phases of keys and query blocks, each of which waits for the phase before."""
 
 import cocotb
+
 from openvrex.hdl.retrieval.dre import Dre
 from openvrex.hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
 from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout

@@ -6,6 +6,7 @@ from pathlib import Path
 import cocotb
 from cocotb.triggers import ClockCycles, FallingEdge, RisingEdge
 from cocotbext.axi import AxiBus, AxiSlave
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.shells.dre_ip import key_layout, scores_layout
 from openvrex.hdl.shells.register_block import address_map

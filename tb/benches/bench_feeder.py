@@ -1,6 +1,7 @@
 """cocotb side of the feeder's bench: drives rows of hash bits and scores, and orders."""
 
 import cocotb
+
 from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.retrieval.feeder import Feeder, order_layout
 from openvrex.hdl.retrieval.hcu_state import token_layout

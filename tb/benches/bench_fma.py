@@ -3,6 +3,7 @@
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge
+
 from openvrex.tb.library.runner import config, result
 
 

@@ -1,6 +1,7 @@
 """cocotb side of the HCU's bench: drives keys in front of a memory of tables, returns beats, cycles and items."""
 
 import cocotb
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import HcuParams
 from openvrex.hdl.retrieval.hcu import Hcu

@@ -5,6 +5,7 @@ import random
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, ReadOnly
+
 from openvrex.tb.library.runner import config, result
 
 EVENTS = ("reads", "gives", "again", "makes")

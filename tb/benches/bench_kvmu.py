@@ -3,6 +3,7 @@
 from collections import deque
 
 import cocotb
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams
 from openvrex.hdl.retrieval.kvmu import Kvmu

@@ -1,6 +1,7 @@
 """cocotb side of the loader's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
+
 from openvrex.hdl.bus.axi import address_layout, read_layout
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.loader import Loader

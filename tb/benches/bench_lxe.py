@@ -7,6 +7,7 @@ import numpy as np
 from cocotb.triggers import First, Timer, ValueChange
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiBus, AxiRam, AxiSlave
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from openvrex.tb.library.runner import config, result

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout

@@ -1,6 +1,7 @@
 """cocotb side of the motion mask's bench: drives frames and blocks, returns beats and cycles."""
 
 import cocotb
+
 from openvrex.hdl.params import MaskParams
 from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout, row_layout
 from openvrex.tb.library.runner import config, result

@@ -2,6 +2,7 @@
 
 import cocotb
 from cocotb.triggers import FallingEdge, RisingEdge, with_timeout
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.params import MaskParams
 from openvrex.hdl.shells.register_block import address_map

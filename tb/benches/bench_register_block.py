@@ -6,12 +6,13 @@ import cocotb
 from amaranth.lib import data
 from cocotb.triggers import FallingEdge, RisingEdge
 from cocotbext.axi import AxiResp
+from systemrdl.node import FieldNode, MemNode, RegNode
+
 from openvrex.hdl.shells.register_block import access_layout, address_map, path_of
 from openvrex.tb.library.register_bus import WORD, Registers
 from openvrex.tb.library.runner import config, result
 from openvrex.tb.library.streams import Bench, pack, unpack
 from openvrex.tb.library.transfer_traffic import params
-from systemrdl.node import FieldNode, MemNode, RegNode
 
 
 class Model:

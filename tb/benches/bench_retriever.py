@@ -2,6 +2,7 @@
 
 import cocotb
 from cocotb.triggers import RisingEdge
+
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.instruction_layouts import retrieve_layout
 from openvrex.hdl.retrieval.feeder import order_layout

@@ -3,6 +3,7 @@
 import cocotb
 from amaranth.lib import stream
 from amaranth.lib.wiring import In
+
 from openvrex.hdl.emit import component_of, params_of
 from openvrex.hdl.params import preset
 from openvrex.hdl.retrieval.hcu_state import client_sizes

@@ -2,6 +2,7 @@
 
 import cocotb
 from cocotb.triggers import ClockCycles
+
 from openvrex.golden.program.isa import Engine, Status
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.instruction_layouts import (

@@ -1,6 +1,7 @@
 """cocotb side of the storer's bench: a memory with latency, errors and stalls at its streams, or cocotbext-axi's."""
 
 import cocotb
+
 from openvrex.hdl.bus.axi import address_layout, response_layout, write_layout
 from openvrex.hdl.execution.dpe import activation_layout
 from openvrex.hdl.execution.storer import Storer

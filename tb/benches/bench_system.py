@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import cocotb
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.execution.system import system_host_layout
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, status_layout

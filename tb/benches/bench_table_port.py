@@ -4,6 +4,7 @@ from collections import deque
 
 import cocotb
 from cocotb.triggers import RisingEdge
+
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
 from openvrex.hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
 from openvrex.tb.library.runner import config, result

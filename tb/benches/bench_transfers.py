@@ -2,6 +2,7 @@
 
 import cocotb
 from cocotbext.axi import AxiBus, AxiRam
+
 from openvrex.hdl.bus.axi import PREFIX
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.vpe import output_layout, word_layout

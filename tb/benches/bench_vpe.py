@@ -1,6 +1,7 @@
 """cocotb side of the VPE's bench: drives instructions and words, returns the stored words and all cycles."""
 
 import cocotb
+
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.execution.vpe import Vpe, output_layout, word_layout
 from openvrex.hdl.instruction_layouts import instruction_layout

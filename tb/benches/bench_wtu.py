@@ -1,6 +1,7 @@
 """cocotb side of the WTU's bench: drives counts and rows, returns beats and the cycles of every handshake."""
 
 import cocotb
+
 from openvrex.hdl.params import ScoreFormat, WtuParams
 from openvrex.hdl.retrieval.wtu import Wtu
 from openvrex.hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS
 from openvrex.hdl.emit import Emitted, emit

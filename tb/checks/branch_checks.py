@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.hdl.emit import Emitted, emit

@@ -3,6 +3,7 @@
 from random import Random
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.clustering import Joined

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.mosaic_core import Job

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Bank, Format, Source
 from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.arithmetic.vector import Op as VectorOp

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.hdl.emit import emit
 from openvrex.hdl.params import DpeParams, preset

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.retrieval.table_layout import PAGE, Item
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import DreParams, KvmuParams, override, preset

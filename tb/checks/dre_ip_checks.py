@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.program.isa import Retrieve, Status
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.clustering import Joined

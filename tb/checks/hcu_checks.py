@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.cluster_items import cluster_items
 from openvrex.golden.retrieval.clustering import Clusterer, Joined

@@ -4,6 +4,7 @@ import random
 from functools import cache
 
 import numpy as np
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.retrieval import kv4
 from openvrex.hdl.emit import Emitted, to_verilog

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Bank, Format, Op, Source
 from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status, encode

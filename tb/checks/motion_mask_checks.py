@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.inputs.codec import BLOCK, CELL
 from openvrex.golden.inputs.codec_mask import PARTS, WEIGHT_BITS, WEIGHT_SHIFT, Command, MotionMask, centres, residuals
 from openvrex.hdl.emit import emit

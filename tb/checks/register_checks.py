@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.hdl.retrieval.dre import SETTINGS

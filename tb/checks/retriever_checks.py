@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.program.isa import ADDR_BITS, Retrieve
 from openvrex.golden.retrieval.kv4 import RATIO
 from openvrex.hdl.emit import Emitted, emit

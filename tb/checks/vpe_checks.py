@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import (
     FOREVER,
     SCALARS,

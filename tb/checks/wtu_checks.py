@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Self
 
 import numpy as np
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import BUDGET_BITS, ScoreFormat
 from openvrex.golden.retrieval.wicsum import RowSelection, select

@@ -10,6 +10,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.hdl.bus.arbiter import RoundRobin
 from openvrex.hdl.bus.manager_port import ManagerPort
 from openvrex.hdl.params import SystemParams

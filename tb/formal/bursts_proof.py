@@ -7,6 +7,7 @@ from amaranth import Module, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.storer import Storer
 

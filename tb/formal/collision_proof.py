@@ -10,6 +10,7 @@ from amaranth import Array, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.hdl import Assert, Fragment
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
+
 from openvrex.hdl.memory import Ram
 from openvrex.tb.formal.idle_proof import flags
 from openvrex.tb.formal.stream_proof import UnitMonitor, ports

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
+
 from openvrex.hdl.memory import Ram
 from openvrex.hdl.params import HcuParams, bits_for
 from openvrex.hdl.retrieval.hcu import Hcu

@@ -14,6 +14,7 @@ from amaranth import Module
 from amaranth.back import rtlil
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.tb.formal.stream_proof import channels, ports
 from openvrex.tb.library.yosys import run_yosys
 

@@ -7,6 +7,7 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.retrieval.kv4 import RATIO
 from openvrex.hdl.params import CoreParams
 from openvrex.hdl.queues import kv4_beats

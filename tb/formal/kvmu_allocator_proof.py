@@ -8,6 +8,7 @@ rest. Each beat leaves consistent tables, from which the next may start. Zero ta
 
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams
 from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR

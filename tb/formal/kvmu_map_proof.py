@@ -9,6 +9,7 @@ used that was not read for its beat.
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams
 from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR

@@ -8,6 +8,7 @@ cluster, as many entries as are not at home.
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import KvmuParams
 from openvrex.hdl.retrieval.kvmu import Kvmu

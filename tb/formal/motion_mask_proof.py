@@ -6,6 +6,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
+
 from openvrex.hdl.params import MaskParams
 from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
+
 from openvrex.tb.formal.stream_proof import UnitMonitor
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
+
 from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.emit import ALL, params_of
 from openvrex.hdl.execution.loader import Loader

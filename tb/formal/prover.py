@@ -13,6 +13,7 @@ from pathlib import Path
 import pyosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
+
 from openvrex.tb.formal.counterexample import BITS, MAP, WORDS, write_wave
 from openvrex.tb.library.yosys import run_yosys
 

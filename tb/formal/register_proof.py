@@ -8,6 +8,7 @@ until its semaphores are signalled is proved in `tb.formal.sequencer_proof`. All
 
 from amaranth import Array, Cat, Instance, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
+
 from openvrex.golden.program.isa import NUMBER_BITS, REGISTERS, Opcode, StoreTo, layout
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer

@@ -7,6 +7,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval.row_check import RowCheck, score_layout
 

@@ -14,6 +14,7 @@ from amaranth import Array, Instance, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.program.isa import LOOPS, Status
 from openvrex.hdl.execution.loop_stack import LoopStack
 from openvrex.hdl.execution.semaphores import WAITERS, Semaphores

@@ -16,6 +16,7 @@ from amaranth.back import rtlil
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
 from openvrex.tb.library.yosys import run_yosys
 
 _AXI = re.compile(r"(\w*axi_(?:ar|aw|w|r|b)|\w*axis_\w_t)valid")

@@ -12,6 +12,7 @@ The monitor follows any one request and any one item of it. Inputs are free with
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.hdl import Assert
 from amaranth.lib import data
+
 from openvrex.golden.retrieval.table_layout import SHARED, Item
 from openvrex.hdl.params import DreParams, override, preset
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyosys
 from amaranth.back.rtlil import convert_fragment
+
 from openvrex.hdl.emit import component_of, elaborated_unit, in_text
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import bodies

@@ -8,6 +8,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.params import WtuParams
 from openvrex.hdl.retrieval.wtu_counts import CountRing

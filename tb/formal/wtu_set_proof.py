@@ -18,6 +18,7 @@ from amaranth import Array, Cat, ClockDomain, ClockSignal, Module, Mux, Signal, 
 from amaranth.hdl import Assert
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.params import WtuParams, bits_for

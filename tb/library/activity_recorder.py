@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.library.recording import Recording
 from openvrex.tb.library.runner import simulator

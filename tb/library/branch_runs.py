@@ -1,6 +1,7 @@
 """The hybrid memory's history branch on a golden LXE, alone: passes of one stream, from normed states to outputs."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.program.isa import Instruction, LxeFormat

@@ -1,6 +1,7 @@
 """The search for nearest centroids on a golden LXE, alone: from directions and centroids to numbers in memory."""
 
 import numpy as np
+
 from openvrex.golden.program.centroid_stages import CentroidPlan
 from openvrex.golden.program.isa import Instruction, LxeFormat, encode
 from openvrex.golden.program.layer_memory import LayerShape

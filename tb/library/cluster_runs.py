@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.policies.mosaic_core import CoreLayer, Job
 from openvrex.golden.policies.mosaic_hardware import HardwareLayer

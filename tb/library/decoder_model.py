@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.program.core_compiler import RetrievalShape

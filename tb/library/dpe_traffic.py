@@ -4,6 +4,7 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import Emitted

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams, ScoreFormat
 from openvrex.golden.retrieval.clustering import Joined
 from openvrex.golden.retrieval.dre_model import Query

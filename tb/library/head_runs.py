@@ -1,6 +1,7 @@
 """The head of a decoder on a golden LXE, alone: from a hidden state, or from given logits, to the next token."""
 
 import numpy as np
+
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import LayerShape

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.golden.program.lxe_model import Memory
 from openvrex.hdl.emit import Emitted

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block

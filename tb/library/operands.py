@@ -1,6 +1,7 @@
 """BF16 operands of dot products: each kind of number that takes its own path through the hardware."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 
 # Bits of FP32 numbers: zeros, infinities, NaNs, the ends of subnormal and normal numbers, ones.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.program.bus_memory import STRETCH
 from openvrex.golden.program.core_model import Core

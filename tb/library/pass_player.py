@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.program.isa import Status
 from openvrex.tb.library.core_simulator import ended, requests

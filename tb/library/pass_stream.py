@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.lxe_model import Memory, Result

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, encode
 from openvrex.hdl.params import CoreParams

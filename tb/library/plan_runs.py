@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.layers_in_memory import MemoryMap
 from openvrex.golden.program.lxe_model import Lxe, Memory

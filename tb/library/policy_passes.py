@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.function_params import DotFormat, ReSVParams
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block

@@ -1,6 +1,7 @@
 """Random decoder layers for tests: weights of a given shape, and the angles of rotary positions."""
 
 import numpy as np
+
 from openvrex.golden.program.layer_compiler import LayerShape
 
 

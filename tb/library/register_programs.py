@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Bank, Format, Source
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction

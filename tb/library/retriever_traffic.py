@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, Retrieve
 from openvrex.golden.retrieval import kv4

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import cocotb_tools.config
 import find_libpython
+
+import openvrex
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.ports import streams
 from openvrex.tb.library.waveforms import Traced, keep, suffix
-
-import openvrex
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.decoder import Decoder, rotary_table

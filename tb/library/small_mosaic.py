@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.mosaic_clusters import Threshold
 from openvrex.golden.policies.registry import Entry

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from openvrex.golden.inputs.codec import BLOCK
 from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.policies.registry import Entry, override

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 
 import numpy as np
+
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo
 from openvrex.golden.program.sequencer_model import Issue

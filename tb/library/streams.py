@@ -12,6 +12,7 @@ from amaranth.lib import data
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 from cocotb.utils import get_sim_time
+
 from openvrex.tb.library.runner import config
 
 

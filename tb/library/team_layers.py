@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import gcd
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.isa import Instruction, LxeFormat

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.program import vector_programs as programs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
+
 from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, sets_register
 from openvrex.hdl.bus.axi import connect_ports, port_members
 from openvrex.hdl.emit import Emitted, to_verilog

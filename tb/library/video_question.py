@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video, vision
 from openvrex.golden.inputs.decoder import Decoder

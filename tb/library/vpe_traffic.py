@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import matmul
 from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Step, VectorFormat
 from openvrex.golden.function_params import ReSVParams

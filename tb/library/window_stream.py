@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
 from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder

@@ -11,7 +11,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from openvrex.golden.atomic_files import write_atomically
-
 from tb.tests.conftest import SLOW
 
 LIMIT = 0.5  # seconds, with two workers on two cores: all faster tests together take under 2 minutes

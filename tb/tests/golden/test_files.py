@@ -6,6 +6,7 @@ import resource
 from contextlib import contextmanager
 
 import pytest
+
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.hdl.emit import Emitted
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+
 from openvrex.hdl.emit import ALL, Emitted, emit, params_of
 from openvrex.hdl.params import preset
 from openvrex.tb.campaigns.subjects import SUBJECTS

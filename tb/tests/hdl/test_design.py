@@ -5,6 +5,9 @@ import json
 import re
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import OF_HARDWARE, READINGS, ParamError
 from openvrex.hdl.design import load, text
 from openvrex.hdl.emit import emit, params_of
@@ -12,8 +15,6 @@ from openvrex.hdl.params import PRESETS, flat, override, preset
 from openvrex.scripts import console
 from openvrex.scripts.main import GROUPS, app
 from openvrex.tb.campaigns.faults import with_fault
-from typer.main import get_command
-from typer.testing import CliRunner
 
 CHANGES = ["clusters=64", "wtu.n_w=8", "vpe.score=e3m4"]
 

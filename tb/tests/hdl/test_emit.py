@@ -14,6 +14,8 @@ from pathlib import Path
 import pyslang
 import pytest
 from amaranth.lib.data import Layout
+from typer.testing import CliRunner
+
 from openvrex.golden.arithmetic.secded import check_bits
 from openvrex.hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, emit, in_text, params_of
 from openvrex.hdl.header import ONE_FILE, header
@@ -26,7 +28,6 @@ from openvrex.scripts.main import app
 from openvrex.tb.library.needless import needless, numbered
 from openvrex.tb.library.runner import ROOT, lint
 from openvrex.tb.library.yosys import run_yosys
-from typer.testing import CliRunner
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8"), ("motion_mask", "omni")]
 

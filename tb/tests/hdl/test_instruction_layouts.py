@@ -2,6 +2,7 @@ from itertools import product
 
 from amaranth import Module, Signal
 from amaranth.sim import Simulator
+
 from openvrex.golden.arithmetic.vector import OPERANDS, Instruction, Op, Source
 from openvrex.hdl.instruction_layouts import instruction_layout, picks, takes_words
 from openvrex.hdl.params import preset

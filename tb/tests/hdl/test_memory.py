@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from openvrex.hdl.memory import KINDS, bodies
 
 _BENCH = """

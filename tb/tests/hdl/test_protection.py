@@ -12,6 +12,7 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
+
 from openvrex.golden.arithmetic.secded import PROTECTIONS, Verdict, check_bits, columns, decode, encode
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import Retrieve, Status
@@ -29,7 +30,6 @@ from openvrex.tb.library.runner import BenchError, Run
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
 from openvrex.tb.library.vpe_traffic import Episode
-
 from tb.tests.hdl.protected_designs import dre
 
 WIDTHS = (1, 3, 8, 11, 26, 32)

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.arithmetic.secded import PROTECTIONS
 from openvrex.hdl.emit import ALL, Emitted, emit, params_of
 from openvrex.hdl.params import override, preset

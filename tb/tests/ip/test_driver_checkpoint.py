@@ -9,6 +9,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from systemrdl.node import AddrmapNode
+
 from openvrex.golden.program.isa import Status
 from openvrex.golden.retrieval.checkpoint import HEADER, restore, save
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
@@ -18,7 +20,6 @@ from openvrex.ip.address_map import header
 from openvrex.ip.software import HERE
 from openvrex.ip.table_header import table_header
 from openvrex.tb.checks.checkpoint_checks import ENTRY, N_CTX, PACKED, SIZES, Engine, engines, hashes
-from systemrdl.node import AddrmapNode
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffreestanding", "-shared", "-fPIC")
 NAMES = ("OK", "NO_DEVICE", "VERSION", "PARAMETERS", "RANGE", "BUSY", "FAULT", "TIMEOUT")

@@ -17,8 +17,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import openvrex.ip.package
 import pytest
+from peakrdl_regblock import RegblockExporter
+from peakrdl_regblock.cpuif.axi4lite import AXI4Lite_Cpuif
+from peakrdl_regblock.udps import ALL_UDPS
+from systemrdl import RDLCompileError, RDLCompiler
+from systemrdl.messages import MessagePrinter
+from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
+from typer.testing import CliRunner
+
+import openvrex.ip.package
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Retrieve, Status, encode
 from openvrex.golden.retrieval.checkpoint import restore, save
@@ -49,13 +57,6 @@ from openvrex.tb.library.lxe_programs import Ran, Script, image
 from openvrex.tb.library.runner import BUILD, ROOT, Run, verilator_env
 from openvrex.tb.library.streams import pack
 from openvrex.tb.library.transfer_traffic import params as dre_ip_params
-from peakrdl_regblock import RegblockExporter
-from peakrdl_regblock.cpuif.axi4lite import AXI4Lite_Cpuif
-from peakrdl_regblock.udps import ALL_UDPS
-from systemrdl import RDLCompileError, RDLCompiler
-from systemrdl.messages import MessagePrinter
-from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
-from typer.testing import CliRunner
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.policies.stream_runs import DecoderStream, Options
 from openvrex.hdl.params import CLOCK
@@ -13,8 +15,6 @@ from openvrex.scripts.run import answer_command
 from openvrex.tb.library import small_models
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 SIZES = [4, 3, 2]  # tokens of prompt, frame and question

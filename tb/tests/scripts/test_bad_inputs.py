@@ -8,14 +8,15 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from openvrex.hdl import generated
 from openvrex.hdl.emit import emit, params_of
 from openvrex.hdl.params import PRESETS
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
 from openvrex.tb.library import runner
-from typer.main import get_command
-from typer.testing import CliRunner
 
 # What is typed in a folder that has `file`, `folder/`, a trace, and files of other kinds -> what the line says.
 TYPED = {

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.hdl.params import PRESETS, preset
 from openvrex.scripts.engineers import bench_command
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
 
 BUDGETS = json.loads(bench_command.BUDGETS.read_text())
 # What maps in seconds; `vrex dev bench` maps the arrays and blocks of every preset, which takes minutes.

@@ -11,6 +11,9 @@ from importlib.metadata import version
 import pytest
 from amaranth import Elaboratable, Module
 from amaranth.hdl import Fragment
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.params import PRESETS, flat, override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
@@ -18,8 +21,6 @@ from openvrex.scripts.engineers import record_command
 from openvrex.scripts.main import GROUPS, app
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.trace_check import Play, exercised, few_blocks, mix, rounds_of, tables
-from typer.main import get_command
-from typer.testing import CliRunner
 
 
 def vrex(*args: str):

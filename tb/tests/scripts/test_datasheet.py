@@ -12,6 +12,7 @@ import pytest
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.golden.program.isa import Status

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.scripts import command_group, environment
 from openvrex.scripts.main import app
-from typer.main import get_command
-from typer.testing import CliRunner
 
 VREX = [sys.executable, "-c", "from openvrex.scripts.main import app; app()"]
 

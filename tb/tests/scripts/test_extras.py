@@ -8,6 +8,7 @@ import tomllib
 from importlib import metadata
 
 import pytest
+
 from openvrex.scripts.extras import missing
 from openvrex.tb.library.runner import ROOT
 

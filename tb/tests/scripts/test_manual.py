@@ -17,6 +17,8 @@ import pytest
 import yaml
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
+from typer.main import get_command
+
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.policies.stream_runs import Options
 from openvrex.golden.policies.window_decisions import WINDOWED
@@ -33,7 +35,6 @@ from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
 from openvrex.scripts.run import run_folder
 from openvrex.scripts.run.policy_run import Asked, split
 from openvrex.tb.library.runner import BUILD, ROOT
-from typer.main import get_command
 
 PAGES = {p.relative_to(ROOT / "docs").as_posix(): p for p in sorted(Path(ROOT, "docs").rglob("*.md"))}
 TEXTS = {name: p.read_text() for name, p in PAGES.items()}

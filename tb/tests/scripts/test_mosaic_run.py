@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
+from typer.testing import CliRunner
+
 from openvrex.scripts.main import app
 from openvrex.scripts.run import policy_run, run_folder
 from openvrex.scripts.run.mosaic_command import MosaicRun
@@ -15,8 +17,6 @@ from openvrex.tb.library.mosaic_stream import EVENTS
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.small_mosaic import shown
 from openvrex.tb.library.small_windows import SmallDecoder
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 OWN = ("ratio=0.3", "breadth=2", "recent=12", "build=2", "cluster_tokens=3", "visual.small=0.5", "visual.large=0.9")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.codec import PruneParams, Pruner

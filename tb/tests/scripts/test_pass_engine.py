@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_host import CoreHost

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from openvrex.scripts import console, progress
 from rich.console import Console
+
+from openvrex.scripts import console, progress
 
 
 @pytest.fixture

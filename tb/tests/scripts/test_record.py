@@ -8,6 +8,8 @@ import tomllib
 from dataclasses import asdict
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.papers.evaluation.fleet import Device, day
 from openvrex.papers.evaluation.other_policies import PROFILES, policies
@@ -23,7 +25,6 @@ from openvrex.sim.system.platforms import EDGE, SERVER, platform
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
 
 KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) for name in record_command.MEASURED}
 

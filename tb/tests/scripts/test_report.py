@@ -7,6 +7,8 @@ import subprocess
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.papers.commands import demo_command
 from openvrex.scripts import quantity
 from openvrex.scripts.main import app
@@ -14,7 +16,6 @@ from openvrex.scripts.pages import block_diagram, html_page
 from openvrex.scripts.size import report_command
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.trace_check import Outcome
-from typer.testing import CliRunner
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 # Quiet: a browser calls home at its start otherwise.

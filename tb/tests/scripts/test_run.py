@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.inputs import decoder as model
@@ -26,8 +28,6 @@ from openvrex.tb.checks.core_checks import SHAPE, params
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.stage_log import Span, spans, stage_of
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 # Narrow enough for a short build, a ring short enough for entries to leave it in the second frame.

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from statistics import mean
 
 import pytest
+
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.window_decisions import windowed

@@ -4,6 +4,8 @@ import json
 import re
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks import block_status, campaign_results
@@ -15,7 +17,6 @@ from openvrex.scripts.records import recorded_results
 from openvrex.tb.campaigns.mutants import Verdict
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.formal.proofs import goals
-from typer.testing import CliRunner
 
 COVERAGE = {"size": "tiny", "reached": {"line": 100.0, "branch": 99.1, "stall": 100.0, "toggle": 50.0}, "left_out": {}}
 MUTANTS = {"size": "tiny", "seed": 1, "made": 40, "killed": 36, "equivalent": 2, "counter": 0, "surviving": 2}

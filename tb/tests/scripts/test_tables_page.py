@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.retrieval import table_layout
 from openvrex.golden.retrieval.table_layout import SHARED, Item

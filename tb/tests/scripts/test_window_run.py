@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import emit
 from openvrex.scripts.main import app
 from openvrex.scripts.run import policy_run, run_folder
@@ -17,8 +19,6 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, segments
 from openvrex.tb.library.window_stream import WindowStream
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.

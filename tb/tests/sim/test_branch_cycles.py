@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.program.isa import Instruction, Opcode, encode
 from openvrex.golden.program.layer_memory import LayerShape

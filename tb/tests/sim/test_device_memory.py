@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.hdl.params import SystemParams, override, preset

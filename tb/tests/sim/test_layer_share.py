@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.sequencer_model import register_values, sequence

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.layer_compiler import LayerShape

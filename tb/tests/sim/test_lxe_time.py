@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.program.isa import Instruction, Opcode, Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.sim.units.lxe_time import LxeTime, Run

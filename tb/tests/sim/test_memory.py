@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.retrieval.kvmap import Burst
 from openvrex.sim.system.dram import Channel, Dram
 from openvrex.sim.system.dram_timings import DDR4, DEVICES, HBM2E, LPDDR5

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams

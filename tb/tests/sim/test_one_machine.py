@@ -10,6 +10,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.share_plan import SharePlan
@@ -39,7 +41,6 @@ from openvrex.sim.system.selection import PUBLISHED
 from openvrex.sim.system.timeline import DRE, Pass, Point
 from openvrex.sim.system.workload import Decoder, Selection, constant, traced
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
 
 MODEL = Decoder()
 AT = Point(4096)

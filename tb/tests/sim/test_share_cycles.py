@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import Opcode
 from openvrex.golden.program.layer_memory import Register

@@ -11,6 +11,8 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.arithmetic.state_space import products as products_of
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
@@ -44,7 +46,6 @@ from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.retriever_time import copied_entry
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
 
 MODEL = Decoder()
 DRE = preset("core").core.dre

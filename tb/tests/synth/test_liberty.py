@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+
 from openvrex.synth import cells, nldm
 from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
 from openvrex.synth.liberty_text import libraries, write
-
 from tb.tests.synth.cell_libraries import ASAP7, SKY130, needs_pdk
 
 TEXT = EMBEDDED.read_text()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import HcuParams
 from openvrex.scripts.main import app
@@ -19,7 +21,6 @@ from openvrex.synth.switching_activity import Circuit, after, count, spread
 from openvrex.tb.checks.hcu_checks import golden, run, stream
 from openvrex.tb.library.activity_recorder import recorded, recordings
 from openvrex.tb.library.recording import Recording, pack
-from typer.testing import CliRunner
 
 PDK = Path(__file__).parents[4] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.synth import technology
 from openvrex.synth.agreement import agreement

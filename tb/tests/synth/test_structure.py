@@ -7,6 +7,7 @@ from types import ModuleType
 from unittest.mock import patch
 
 import pytest
+
 from openvrex.hdl.emit import emit
 from openvrex.hdl.params import preset
 from openvrex.hdl.retrieval import dre, row_check

@@ -23,6 +23,8 @@ import yaml
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import emit
@@ -45,7 +47,6 @@ from openvrex.synth.technology import node
 from openvrex.tb.library.dre_scenario import Scenario
 from openvrex.tb.library.runner import ROOT, Run
 from openvrex.tb.library.trace_check import scenario, tables
-from typer.testing import CliRunner
 
 TINY = ("tiny", ["blocks=128", "counts=32"])
 

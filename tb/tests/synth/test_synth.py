@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.hdl import emit, params
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.scripts.main import app
@@ -18,8 +20,6 @@ from openvrex.synth import emission, mapping, table3
 from openvrex.synth.flow import Memory, synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load, truth_table
 from openvrex.synth.sram import Sram
-from typer.testing import CliRunner
-
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
 NAND = "module t(input a, b, output y); assign y = ~(a & b); endmodule"

@@ -6,11 +6,11 @@ import shutil
 import sys
 
 import pytest
+
 from openvrex.synth import nldm, opensta, source_names, timing
 from openvrex.synth.flow import netlists as netlists_of
 from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
-
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
 # Every table is a plane, so that values between and beyond its entries are those of the plane. Rise and fall differ.

@@ -7,13 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import coverage_command as command
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns.code_coverage import Point, Source, counts, lcov, left_out, measure, missed, read, without
 from openvrex.tb.campaigns.subjects import SUBJECTS, Subject
 from openvrex.tb.library.runner import BenchError
-from typer.testing import CliRunner
 
 
 def data(path, *points: tuple[str, int, str, str, int]):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.campaigns.cells import named
 from openvrex.tb.campaigns.faults import at, mutations

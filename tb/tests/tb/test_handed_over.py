@@ -1,6 +1,7 @@
 """Code that hands items over is an iterator: order, turns, errors, a consumer that leaves."""
 
 import pytest
+
 from openvrex.tb.library.handed_over import handed_over
 
 

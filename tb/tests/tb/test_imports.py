@@ -7,6 +7,7 @@ from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
+
 from openvrex.tb.library.runner import ROOT
 
 # A room imports those before it, and itself. CONTRIBUTING.md shows this order.

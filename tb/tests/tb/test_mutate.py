@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import mutate_command as command
 from openvrex.scripts.main import app
@@ -15,7 +17,6 @@ from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campai
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
-from typer.testing import CliRunner
 
 N, SEED = 16, 1
 BEATS = rows(TINY, 5, 41)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import preset
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.hcu_checks import golden, run, stream
 from openvrex.tb.library.netlist import mapped
-
 from tb.tests.hdl.protected_designs import dre
 
 TINY = preset("tiny").core

@@ -5,6 +5,8 @@ import re
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns.plan import (
@@ -20,7 +22,6 @@ from openvrex.tb.campaigns.plan import (
     judge,
     load,
 )
-from typer.testing import CliRunner
 
 KINDS = re.compile(r"coverage|mutants|proved|proof")
 

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+
 from openvrex.golden.program.isa import Instruction, Opcode
 from openvrex.tb.campaigns.program_mutants import FAULTS, ProgramMutant, mutants
 from openvrex.tb.checks.clusters_checks import STEERED, noticed, programs

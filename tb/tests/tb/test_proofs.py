@@ -9,6 +9,8 @@ from amaranth import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
+from typer.testing import CliRunner
+
 from openvrex.hdl.emit import ALL, params_of
 from openvrex.hdl.params import preset
 from openvrex.scripts.main import app
@@ -18,7 +20,6 @@ from openvrex.tb.formal.proofs import Independence, goals, unit_of
 from openvrex.tb.formal.prover import holds
 from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.verilog_equivalence import UnequalError, prove
-from typer.testing import CliRunner
 
 QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex dev prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute

@@ -3,11 +3,12 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns import stress
 from openvrex.tb.campaigns.stress import UNITS, drawn, play
 from openvrex.tb.checks.clusters_checks import BINS as CLUSTERS
-from typer.testing import CliRunner
 
 
 @pytest.mark.parametrize(

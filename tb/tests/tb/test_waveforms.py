@@ -4,9 +4,10 @@ import re
 import shutil
 from unittest.mock import patch
 
+from typer.testing import CliRunner
+
 from openvrex.scripts.main import app
 from openvrex.tb.library import waveforms
-from typer.testing import CliRunner
 
 
 def test_a_save_file_groups_streams_and_names_states(tmp_path, monkeypatch):

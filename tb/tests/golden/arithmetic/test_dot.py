@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.dot import CHUNKS, dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import DotFormat, ParamError

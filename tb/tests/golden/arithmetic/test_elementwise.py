@@ -8,6 +8,7 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic import elementwise as golden
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ScoreFormat

@@ -5,6 +5,7 @@ from math import inf, isinf, isnan, nan
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16, exact_dot, flush, matmul, positive, to_bf16, to_fp32
 
 

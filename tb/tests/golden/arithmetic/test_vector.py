@@ -5,6 +5,7 @@ from math import isinf, isnan
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16, matmul, to_bf16
 from openvrex.golden.arithmetic.vector import (
     Bank,
@@ -25,7 +26,6 @@ from openvrex.golden.program import vector_programs as programs
 from openvrex.golden.retrieval.clustering import Clusterer
 from openvrex.tb.library.operands import SPECIAL
 from openvrex.tb.library.runner import ROOT
-
 from tb.tests.golden.arithmetic.vector_samples import operands, words
 
 

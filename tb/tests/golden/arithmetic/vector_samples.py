@@ -1,6 +1,7 @@
 """Operands of the VPE."""
 
 import numpy as np
+
 from openvrex.tb.library.operands import SPECIAL
 
 

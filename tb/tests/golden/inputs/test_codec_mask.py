@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.codec import BLOCK, PruneParams, Pruner, Recorded
@@ -22,7 +23,6 @@ from openvrex.golden.inputs.codec_mask import (
     threshold_of,
     weight_of,
 )
-
 from tb.tests.golden.inputs.codec_samples import CODECS, square
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.inputs.video_samples import texture, write

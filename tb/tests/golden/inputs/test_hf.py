@@ -10,6 +10,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import decoder, hugging_face, trace_recorder, video, vision
 from openvrex.golden.inputs.trace import Trace, TraceError
@@ -19,9 +22,6 @@ from openvrex.golden.policies.policy_run import TraceRun, shape_of
 from openvrex.golden.policies.policy_run import blocks as trace_blocks
 from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.main import app
-from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import FIXTURES, FakeEncoder, models, small_weights
 
 torch = pytest.importorskip("torch", reason="needs the extra hf: run 'make hf'")

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.program import vector_programs as programs

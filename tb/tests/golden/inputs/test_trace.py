@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import decoder, trace, trace_recorder, video, vision
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_model import Model, frequencies
 from openvrex.golden.policies.policy_run import shape_of
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import (
     FIXTURES,
     FakeEncoder,

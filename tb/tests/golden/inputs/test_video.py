@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.codec import BLOCK, mean_motion, motion_class
 from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.video import VideoError
-
 from tb.tests.golden.inputs.video_samples import SIZE, X264, texture, without_packets, write
 
 

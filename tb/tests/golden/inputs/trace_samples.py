@@ -8,6 +8,7 @@ import av
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
+
 from openvrex.golden.inputs import trace
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.mosaic_clusters import Threshold

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.inputs import decoder as decoder_module
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.policy_run import DecoderRun
-
 from tb.tests.golden.inputs.trace_samples import small_weights
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.arithmetic.state_space import (
     HistoryBranch,
     State,
@@ -32,7 +33,6 @@ from openvrex.golden.policies.hybrid import (
     state_pages,
 )
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
-
 from tb.tests.golden.policies.policy_runs import drive
 from tb.tests.papers.policies.policy_streams import Stream
 

@@ -12,6 +12,7 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.block_allocator import BlockPool, PoolError
 from openvrex.golden.policies.blocks import Block, Shape

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import decoder as decoder_module
 from openvrex.golden.inputs.trace import Trace
@@ -20,7 +21,6 @@ from openvrex.golden.policies.mosaic_layer import best
 from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from openvrex.golden.policies.store import HOST
 from openvrex.scripts.check.verify_command import FIXTURE
-
 from tb.tests.golden.inputs.trace_samples import small_weights
 from tb.tests.golden.policies.mosaic_streams import (
     DRIFT,

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.policies.ledger import PolicyError
 from openvrex.golden.policies.mosaic import Mosaic
 from openvrex.golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
 from openvrex.golden.policies.policy_run import TraceRun, shape_of
 from openvrex.golden.policies.store import HOST
-
 from tb.tests.golden.policies.mosaic_streams import DRIFT, SCENES, SMALL, WIDTH, drifting, run, stream
 
 HARDWARE = replace(SMALL, arithmetic="hardware")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.function_params import READINGS, ParamError
 from openvrex.golden.inputs.decoder import loss
 from openvrex.golden.inputs.trace import Trace
@@ -21,7 +22,6 @@ from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.store import runs
 from openvrex.papers.policies.registry import POLICIES, entry
 from openvrex.scripts.check.verify_command import FIXTURE
-
 from tb.tests.golden.policies.policy_runs import drive, rotated
 
 SMALL = {  # parameters under which a policy must give something up on the fixture's 300 tokens

@@ -1,6 +1,7 @@
 """Why the VPE has expm1: what its functions of BF16 operands do to a scan of 2,048 tokens, against FP32."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams, causal_conv1d, silu, softplus

@@ -1,6 +1,7 @@
 """Small layers."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16

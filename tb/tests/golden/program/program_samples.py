@@ -1,6 +1,7 @@
 """Small programs of an LXE."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import Bank, Format, Op, Source
 from openvrex.golden.arithmetic.vector import Instruction as Vector

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import FOREVER, Bank
@@ -19,7 +21,6 @@ from openvrex.golden.program.lxe_model import Lxe, Memory, Region
 from openvrex.hdl.params import preset
 from openvrex.scripts.main import app
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
 WIDE = LxeFormat(lanes=16, w_depth=1 << 16, x_depth=1 << 16, depth=4096, i_depth=64)

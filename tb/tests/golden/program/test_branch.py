@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpaceParams
 from openvrex.golden.function_params import ParamError

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import LxeFormat

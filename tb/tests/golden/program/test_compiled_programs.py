@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.function_params import ParamError

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.vector import Bank, Format, Reduce, Source
 from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.program.isa import (
@@ -21,7 +22,6 @@ from openvrex.golden.program.isa import (
 )
 from openvrex.golden.program.lxe_model import Lxe, LxeError, Result, Words, simulate
 from openvrex.golden.program.sequencer_model import bits, sequence
-
 from tb.tests.golden.program.program_samples import (
     FMT,
     SIZE,

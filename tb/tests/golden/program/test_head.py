@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.head_compiler import HeadPlan

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video, vision
@@ -16,7 +17,6 @@ from openvrex.golden.program.layer_host import LayerHost
 from openvrex.golden.program.loop_rolling import assemble, op, roll
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
-
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.program.layer_samples import TINY, Composed, near, same
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import Bank, Format, Machine, Op, Reduce, Source, Step
@@ -11,7 +12,6 @@ from openvrex.golden.program.isa import Engine, Instruction, LoadTo, Queue, Stat
 from openvrex.golden.program.lxe_model import Lxe, LxeError, Memory, Region, play
 from openvrex.golden.program.sequencer_model import Issue, resolve, sequence
 from openvrex.golden.program.vpe_known_lanes import Known
-
 from tb.tests.golden.program.program_samples import (
     FMT,
     SIZE,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import Register

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
 from openvrex.golden.program.isa import LoadTo, Opcode, StoreTo

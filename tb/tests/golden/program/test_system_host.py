@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.program.core_compiler import RetrievalShape

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
@@ -21,7 +22,6 @@ from openvrex.golden.program.lxe_model import Lxe, Memory, Region
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.team_layers import PHASES, TeamHost, shares
-
 from tb.tests.golden.program.layer_samples import TINY, Composed, inverse, near, same
 
 LOWEST = np.float32(-(2.0**128) * (1 - 2.0**-8))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.layer_memory import Register

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.light_attention import turn_keys
@@ -19,7 +20,6 @@ from openvrex.hdl.params import preset
 from openvrex.tb.library import small_models
 from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
 from openvrex.tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
-
 from tb.tests.golden.inputs.trace_samples import models
 
 DECODER = SmallDecoder()

@@ -1,6 +1,7 @@
 """Keys as of a video."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 
 

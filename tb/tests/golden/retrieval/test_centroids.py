@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.vector import Sum, fma
 from openvrex.golden.function_params import DotFormat, ParamError, ReSVParams, ScoreFormat

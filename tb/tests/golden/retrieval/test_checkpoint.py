@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval.checkpoint import HEADER, restore, save
 from openvrex.golden.retrieval.table_layout import Item, TableLayout

@@ -4,6 +4,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.clustering import Clusterer, hamming
 from openvrex.golden.retrieval.hashing import to_int, to_words

@@ -5,12 +5,12 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.retrieval.kv4 import GROUPS, HEADER, LARGEST, NAN, NANS, RATIO, expand, pack
 from openvrex.scripts.check.verify_command import FIXTURE
-
 from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number, value
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)

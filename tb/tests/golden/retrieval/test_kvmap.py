@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Move, Range
 from openvrex.tb.library.runner import ROOT

@@ -6,6 +6,7 @@ from math import exp, frexp, sqrt
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import READINGS, ReSVParams, ScoreFormat
 from openvrex.golden.inputs.trace import Trace
@@ -18,7 +19,6 @@ from openvrex.hdl.emit import emit
 from openvrex.hdl.params import override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.tb.library.trace_check import verify
-
 from tb.tests.golden.retrieval.resv_samples import video
 
 SMALL = ReSVParams(n_hp=16, th_hd=4, recent=12, sinks=3, count_bits=5, ratio_q16=20000)

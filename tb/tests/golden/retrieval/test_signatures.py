@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval.signatures import SignatureParams, Signatures, length_codes, planes, significands

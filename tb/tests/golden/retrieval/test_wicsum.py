@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import ParamError, ReSVParams, ScoreFormat
 from openvrex.golden.retrieval.wicsum import bucket, select, select_rows, threshold, union

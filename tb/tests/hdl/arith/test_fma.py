@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import fma
 from openvrex.hdl.arith.fma import Fma
@@ -11,7 +12,6 @@ from openvrex.hdl.ports import ports
 from openvrex.tb.campaigns.faults import with_faults
 from openvrex.tb.library.operands import SPECIAL
 from openvrex.tb.library.runner import Run, lint
-
 from tb.tests.golden.arithmetic.vector_samples import operands, words
 
 MUTANTS = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from amaranth.sim import Simulator
+
 from openvrex.hdl.bus.arbiter import RoundRobin
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams

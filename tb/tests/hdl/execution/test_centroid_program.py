@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import encode
 from openvrex.golden.retrieval import centroids

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
@@ -51,7 +52,6 @@ from openvrex.tb.checks.core_checks import (
 from openvrex.tb.library.lxe_programs import Ran, Script
 from openvrex.tb.library.random_layers import turns
 from openvrex.tb.library.runner import lint
-
 from tb.tests.golden.program.layer_samples import Composed, same
 
 

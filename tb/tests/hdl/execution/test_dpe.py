@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import to_verilog
@@ -29,7 +31,6 @@ from openvrex.tb.formal.netlist_equivalence import prove_equal
 from openvrex.tb.library.dpe_traffic import Traffic
 from openvrex.tb.library.operands import KINDS, operands
 from openvrex.tb.library.runner import ROOT
-from safetensors.numpy import load_file
 
 
 @pytest.mark.parametrize("size", SIZES)

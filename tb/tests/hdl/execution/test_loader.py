@@ -1,6 +1,7 @@
 """Loader: bursts and words equal to a byte-wise reference, cycles to the time view; stalls, faults, sizes, mutants."""
 
 import pytest
+
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.loader_checks import (
     check_cycles,

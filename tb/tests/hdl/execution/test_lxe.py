@@ -1,6 +1,7 @@
 """Programs that fail on the RTL of a core: golden's status, a bus at rest, a core that works after a reset."""
 
 import pytest
+
 from openvrex.golden.arithmetic.vector import Bank, Format, Op, Source
 from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status

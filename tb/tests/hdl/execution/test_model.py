@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import LxeError

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
+
 from openvrex.hdl.execution.multiplier import Multiplier
 from openvrex.hdl.params import preset
 

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Bank, Format, Source
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction

@@ -1,6 +1,7 @@
 """Sequencer: beats as an interpreter and golden have them, cycles as the time view; statuses, mutants, proof."""
 
 import pytest
+
 from openvrex.golden.program.isa import (
     ENGINE,
     PAYLOAD,

@@ -1,6 +1,7 @@
 """Storer: bursts, beats and words equal to a byte-wise reference, cycles to the time view; stalls, faults, mutants."""
 
 import pytest
+
 from openvrex.golden.program.isa import StoreTo
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.storer_checks import (

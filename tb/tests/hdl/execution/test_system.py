@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from openvrex.golden.program.bus_memory import Region
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Status, encode

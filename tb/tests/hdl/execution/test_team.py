@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import Status, encode
 from openvrex.golden.program.layer_memory import LayerShape

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from openvrex.golden.program.isa import LoadTo, StoreTo
 from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.storer import Storer

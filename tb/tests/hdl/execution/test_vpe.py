@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
+
 from openvrex.golden.arithmetic.numerics import matmul
 from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Op, Reduce, Source, Step
 from openvrex.golden.function_params import ParamError, ReSVParams

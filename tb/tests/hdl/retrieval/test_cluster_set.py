@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+
 from openvrex.hdl.params import WtuParams
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.cluster_set_checks import (

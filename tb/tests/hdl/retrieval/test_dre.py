@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.tb.campaigns.faults import survivors, with_fault
 from openvrex.tb.checks.dre_checks import (

@@ -1,6 +1,7 @@
 """Feeder: hash and score words equal to a bit-wise reference, cycles to the time view; stalls, sizes, mutants."""
 
 import pytest
+
 from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.params import ParamError, override, preset
 from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH

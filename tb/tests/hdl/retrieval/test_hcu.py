@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import HcuParams
 from openvrex.sim.units.hcu_time import HcuTime

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from openvrex.golden.retrieval import kv4
 from openvrex.tb.checks.kv4_codec_checks import (
     SIZES,
@@ -13,7 +14,6 @@ from openvrex.tb.checks.kv4_codec_checks import (
     whole,
 )
 from openvrex.tb.library.runner import lint
-
 from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number
 
 pytestmark = pytest.mark.slow

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import KvmuParams
 from openvrex.sim.units.kvmu_time import KvmuTime

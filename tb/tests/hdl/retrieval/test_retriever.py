@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from openvrex.golden.program.isa import Retrieve
 from openvrex.hdl.emit import emit
 from openvrex.tb.campaigns.faults import survivors

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.golden.retrieval.table_layout import Item

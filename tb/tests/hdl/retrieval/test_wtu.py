@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval.wicsum import bucket

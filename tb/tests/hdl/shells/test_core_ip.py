@@ -1,6 +1,7 @@
 """The core IP: layers run by software through registers and an interrupt; faults, resets, mutants."""
 
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import override, preset
 from openvrex.hdl.shells.register_block import address_map

@@ -1,6 +1,7 @@
 """The DRE IP: keys, scores, commands of random frames as golden, every byte of memory; faults, resets, mutants."""
 
 import pytest
+
 from openvrex.golden.program.isa import Retrieve, Status
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.dre_ip_checks import (

@@ -1,6 +1,7 @@
 """The motion mask IP: masks and their cycles as golden and the time view say, wrong streams, resets, mutants."""
 
 import pytest
+
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.motion_mask_checks import SIZES
 from openvrex.tb.checks.motion_mask_ip_checks import (

@@ -3,6 +3,9 @@
 import re
 
 import pytest
+from systemrdl import RDLCompiler
+from systemrdl.node import RegNode
+
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.execution.core import Core
 from openvrex.hdl.shells.register_block import RDL, address_map, kind_of
@@ -16,8 +19,6 @@ from openvrex.tb.checks.register_block_checks import (
 )
 from openvrex.tb.library.runner import lint
 from openvrex.tb.library.transfer_traffic import params
-from systemrdl import RDLCompiler
-from systemrdl.node import RegNode
 
 MAPS = ("core_ip",)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.codec import PruneParams
@@ -26,7 +27,6 @@ from openvrex.tb.checks.motion_mask_checks import (
     run,
     stream,
 )
-
 from tb.tests.golden.inputs.codec_samples import CODECS, square
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.inputs.video_samples import write

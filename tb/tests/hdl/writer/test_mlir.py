@@ -1,6 +1,7 @@
 """How operations print, and what CIRCT says of one that it does not know."""
 
 import pytest
+
 from openvrex.hdl.writer.circt import Language, exported
 from openvrex.hdl.writer.mlir import Literal, Number, Op, Result, text
 from openvrex.hdl.writer.variables import WriterError

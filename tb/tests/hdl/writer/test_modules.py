@@ -10,6 +10,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+
 from openvrex.hdl import writer
 from openvrex.hdl.writer.designs import elaborated
 from openvrex.hdl.writer.modules import Writer

@@ -1,6 +1,7 @@
 """Traces for figures."""
 
 import numpy as np
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.inputs.trace import Trace
 

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import TraceError
 from openvrex.papers.commands import measure_command
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
-
 from tb.tests.papers.commands.figure_samples import trace
 
 

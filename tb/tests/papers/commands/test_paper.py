@@ -6,6 +6,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from rich.progress import Progress
+from typer.testing import CliRunner
+
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs import video
@@ -36,9 +39,6 @@ from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
 from openvrex.scripts.quantity import Column
 from openvrex.tb.library.runner import ROOT
-from rich.progress import Progress
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs import video_samples
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.papers.commands.figure_samples import trace as two_kinds

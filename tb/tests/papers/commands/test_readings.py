@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import READINGS
 from openvrex.papers.commands import readings_command
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
-
 from tb.tests.papers.commands.figure_samples import trace
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.blocks import Shape
@@ -14,7 +16,6 @@ from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="the extra hf: make hf")
 

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import safetensors
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs.trace import TENSORS
 from openvrex.golden.policies import policy_run, stream_runs
@@ -26,8 +28,6 @@ from openvrex.papers.policies.registry import ALL, POLICIES
 from openvrex.papers.policies.run_figures import of_policy, ratios, series, summary
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import FakeEncoder, models, rewrite, small_weights
 from tb.tests.golden.inputs.video_samples import texture, without_packets, write
 

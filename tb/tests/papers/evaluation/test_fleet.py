@@ -4,6 +4,8 @@ import csv
 import json
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.papers.commands.fleet_command import as_csv
 from openvrex.papers.evaluation.fleet import Device, day
 from openvrex.papers.evaluation.other_policies import PROFILES, point
@@ -11,7 +13,6 @@ from openvrex.scripts.main import app
 from openvrex.sim.system.platforms import EDGE
 from openvrex.sim.system.workload import Decoder, Session
 from openvrex.synth.sweep.database import Row
-from typer.testing import CliRunner
 
 
 def vrex(folder, *words):

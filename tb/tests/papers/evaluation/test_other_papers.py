@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from openvrex.golden.policies.window_decisions import windowed
 from openvrex.papers.evaluation import other_papers
 from openvrex.papers.evaluation.anchor_table import markdown

@@ -1,6 +1,7 @@
 """A small model and windows for CodecSight."""
 
 import numpy as np
+
 from openvrex.golden.inputs.codec import (
     BLOCK,
 )

@@ -1,11 +1,11 @@
 """Streams of keys for baselines."""
 
 import numpy as np
+
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.policy import Step
 from openvrex.golden.policies.policy_run import Run
-
 from tb.tests.golden.retrieval.resv_samples import video
 
 SHAPE = Shape(1, 4, 2, 8, (frequencies(100.0, 8),), 1e-5)

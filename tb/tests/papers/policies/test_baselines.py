@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.policies.blocks import Block, Shape
@@ -20,7 +21,6 @@ from openvrex.golden.retrieval.resv import ReSV
 from openvrex.papers.policies.infinigen import InfiniGen, InfiniGenParams, skew
 from openvrex.papers.policies.oaken import Oaken, OakenParams, quantise
 from openvrex.papers.policies.rekv import ReKV, ReKVParams
-
 from tb.tests.golden.policies.policy_runs import drive, rotated
 from tb.tests.golden.retrieval.resv_samples import video
 from tb.tests.papers.policies.policy_streams import ENTRY, SHAPE, Stream

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video, vision
 from openvrex.golden.inputs.codec import (
@@ -52,8 +54,6 @@ from openvrex.papers.policies.codecsight_encoder import (
     prefill,
 )
 from openvrex.scripts.main import app
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.video_samples import texture, write
 from tb.tests.papers.policies.codecsight_samples import (
     MODEL,

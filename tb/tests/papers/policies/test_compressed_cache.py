@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import bf16
@@ -18,7 +19,6 @@ from openvrex.papers.policies.compressed_cache import (
     bucketed,
     importance,
 )
-
 from tb.tests.golden.policies.policy_runs import rotated
 from tb.tests.golden.retrieval.resv_samples import video
 from tb.tests.papers.policies.policy_streams import ENTRY, SHAPE, Stream

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from openvrex.golden.inputs import decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.ledger import PolicyError
@@ -19,7 +20,6 @@ from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.gemma3 import Gemma3, ScoreTokenizer
 from openvrex.papers.recall.recall_run import Case, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
-
 from tb.tests.golden.inputs.trace_samples import FakeTensor
 
 

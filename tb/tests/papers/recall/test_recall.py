@@ -6,6 +6,8 @@ from math import comb
 from statistics import fmean
 
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Shape
@@ -19,8 +21,6 @@ from openvrex.papers.recall.recall_tasks import TASKS, task
 from openvrex.scripts.main import app
 from openvrex.synth.sweep.database import Row
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models

@@ -7,6 +7,8 @@ from math import exp, fsum
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import StreamingParams
@@ -20,8 +22,6 @@ from openvrex.papers.recall.scene_run import SceneCase, _Asked, ask, far_frames
 from openvrex.papers.recall.scenes import CLIPS, Scenes
 from openvrex.scripts.main import app
 from openvrex.tb.library.runner import ROOT
-from typer.testing import CliRunner
-
 from tb.tests.golden.inputs.trace_samples import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
