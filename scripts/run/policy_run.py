@@ -1,4 +1,4 @@
-"""What `vrex run --policy` does for every policy: it plays a stream of passes and tells the results.
+"""What `vrex run windows` and `vrex run mosaic` share: a stream of passes is played, and its results are told.
 
 A policy is a `PolicyRun`: its checked parameters, the stream that its decisions make, and the figures of its report.
 """
