@@ -59,7 +59,7 @@ def track(items: Iterable[Item], description: str, quiet: bool = False) -> Itera
         yield from bar.track(items, description=description)
 
 
-class Step:
+class Spinner:
     """A spinner with the name of the current step. Without a terminal, a line at the start and every ten seconds.
 
     quiet : shows nothing, for `--json`
@@ -70,7 +70,7 @@ class Step:
         self._log, self._shown = not quiet and not console.err.is_terminal, not quiet and console.err.is_terminal
         self._said = time.monotonic()
 
-    def __enter__(self) -> "Step":
+    def __enter__(self) -> "Spinner":
         if self._shown:
             self._status.start()
         elif self._log and self._text:

@@ -26,7 +26,7 @@ _library = functools.lru_cache(maxsize=2)(lambda content, paths, build, dont_use
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryMacro:
     """A memory left out of the logic, with `depth` words of `width` bits. Writes of parts of a word share a port.
 
     count : number of such memories, in all instances of a leaf
@@ -43,7 +43,7 @@ class Memory:
     shared: bool = False
 
     @classmethod
-    def of(cls, name: str, shape: list[int]) -> "Memory":
+    def of(cls, name: str, shape: list[int]) -> "MemoryMacro":
         """The memory that `synth.worker` reports as `shape`: width, words, read ports, write ports, single port."""
         width, depth, read_ports, write_ports, shared = shape
         return cls(name, width, depth, read_ports, write_ports, shared=bool(shared))
@@ -94,7 +94,7 @@ class Area:
     reg_area: float
     registers: int
     cells: dict[str, int]
-    memories: tuple[Memory, ...]
+    memories: tuple[MemoryMacro, ...]
     leaves: tuple[Leaf, ...]
     timing: Timing | None
     untimed: str
@@ -357,7 +357,7 @@ def _own(
         reg_area=area[True],
         registers=registers,
         cells=dict(sorted(cells.items())),
-        memories=tuple(Memory.of(n, m) for n, m in sorted(done["memories"].items())),
+        memories=tuple(MemoryMacro.of(n, m) for n, m in sorted(done["memories"].items())),
         leaves=(),
         timing=None,
         untimed="",
@@ -396,7 +396,7 @@ def _area(d: dict) -> Area:
         **d
         | {
             "library": tuple(d["library"]),
-            "memories": tuple(Memory(**m) for m in d["memories"]),
+            "memories": tuple(MemoryMacro(**m) for m in d["memories"]),
             "leaves": tuple(Leaf(**leaf | {"area": _area(leaf["area"])}) for leaf in d["leaves"]),
             "timing": d["timing"] and timing.from_json(d["timing"]),
         }

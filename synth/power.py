@@ -24,7 +24,7 @@ import numpy as np
 from openvrex.hdl import params
 from openvrex.synth import cells, nldm, technology
 from openvrex.synth.cells import Gate, Internal
-from openvrex.synth.flow import Memory
+from openvrex.synth.flow import MemoryMacro
 from openvrex.synth.liberty import Library, SynthError
 from openvrex.synth.nldm import Table
 from openvrex.synth.sram import Sram
@@ -68,7 +68,7 @@ class Module:
     internal: float
     clock: float
     leakage: float
-    accesses: dict[Memory, tuple[float, float]]
+    accesses: dict[MemoryMacro, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -376,7 +376,7 @@ class Prices:
             clock=sums["clock"] / edges * scale,
             leakage=leakage,
             accesses={
-                Memory.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
+                MemoryMacro.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
                 for name, shape in shapes.items()
             },
         )

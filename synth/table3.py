@@ -9,7 +9,7 @@ from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.params import SystemParams
 from openvrex.synth import technology
 from openvrex.synth.emission import emitted
-from openvrex.synth.flow import Area, Memory
+from openvrex.synth.flow import Area, MemoryMacro
 from openvrex.synth.sram import Sram, total
 from openvrex.synth.technology import ZERO, Estimate
 
@@ -157,7 +157,7 @@ def _given(unit: str, report: dict, part: str) -> Estimate:
     return Estimate(**given)
 
 
-def macros(memories: list[Memory] | tuple[Memory, ...], node: int) -> list[Sram]:
+def macros(memories: list[MemoryMacro] | tuple[MemoryMacro, ...], node: int) -> list[Sram]:
     """The SRAM macros of a unit's memories."""
     return [m.macro(node) for m in memories for _ in range(m.count)]
 

@@ -33,7 +33,7 @@ _CLOCK = -3  # stands for the clock edge as source of arcs, until nodes are coun
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """A step of a path: through `instance` of `cell` to the signal `net`, where the edge arrives at `arrival`.
 
     `net` is "" if mapping left no name.
@@ -63,7 +63,7 @@ class Path:
     delay: float
     setup: float
     levels: int
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     through: tuple[str, ...] = ()
 
 
@@ -96,7 +96,7 @@ class Timing:
 
 def from_json(d: dict) -> Timing:
     """The timing that `dataclasses.asdict` has turned into `d`."""
-    lists = ({"steps": tuple(Step(**s) for s in p["steps"]), "through": tuple(p["through"])} for p in d["paths"])
+    lists = ({"steps": tuple(PathStep(**s) for s in p["steps"]), "through": tuple(p["through"])} for p in d["paths"])
     return Timing(d["unit"], tuple(Path(**p | x) for p, x in zip(d["paths"], lists, strict=True)))
 
 
@@ -428,7 +428,7 @@ class _Module:
             cell, instance = self.instances[self.instance[i]]
             arrival = float(self.arrival[kind, self.target[i]])
             signal = self.names.get(net, "")
-            steps.append(Step(cell, _short(instance), signal, EDGES[edge], float(self.delay[i]), arrival))
+            steps.append(PathStep(cell, _short(instance), signal, EDGES[edge], float(self.delay[i]), arrival))
         setup, name = self.setup[end], self.ends[end][3]
         return Path(
             kind=f"{_STARTS[kind]} to {_ENDS[self.kind[end]]}",

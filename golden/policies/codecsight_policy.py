@@ -13,7 +13,7 @@ from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CodecSightPolicy(Policy):
         self.admitted = np.zeros(0, bool)  # [n] not pruned
         self.dropped = np.zeros(0, bool)  # [n] admitted once, and dropped when the window moved on
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         admit, number = np.ones(block.stop - block.start, bool), -1
         if block.stage == "frame":
             number = len(self.leads)
@@ -81,7 +81,7 @@ class CodecSightPolicy(Policy):
         self.dropped = np.concatenate([self.dropped, np.zeros(len(admit), bool)])
         refresh = self._slide(number)
         rows = np.concatenate([refresh, block.tokens[admit]])
-        return Plan(admit, refresh, (np.cumsum(self.admitted) - 1)[rows])
+        return Admitted(admit, refresh, (np.cumsum(self.admitted) - 1)[rows])
 
     def _dynamic(self, frame: Coded, tokens: int) -> np.ndarray:
         """Which tokens of a frame enter the decoder, bool [T]: a class token if there is one, then the dynamic ones."""
@@ -121,7 +121,7 @@ class CodecSightPolicy(Policy):
         after = self.dropped.sum() - np.cumsum(self.dropped)
         return np.where(self.admitted & ~self.dropped, after, 0)
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         keep = self.admitted & ~self.dropped
         return Selected(
             np.repeat(keep[None], self.shape.kv_heads, 0), turn=self._turn() if self.dropped.any() else None

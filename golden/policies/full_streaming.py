@@ -7,7 +7,7 @@ import numpy as np
 from openvrex.golden.function_params import check_parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Full(Policy):
 
     source = "V-Rex VI-B; with offload FlexGen, V-Rex [30]"
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         self.store.fetch(step.layer, np.ones(step.n, bool))
         return Selected(self.store.on_device(step.layer))
 
@@ -58,7 +58,7 @@ class Streaming(Policy):
         super().__init__(params, shape)
         self.window = [params.sinks] * shape.layers  # first token behind the sinks that a layer holds
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         p, layer = self.params, step.layer
         first, self.window[layer] = self.window[layer], max(p.sinks, step.block.start - p.recent)
         self.store.drop(layer, slice(first, self.window[layer]))

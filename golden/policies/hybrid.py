@@ -16,7 +16,7 @@ from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
 
 EVICTIONS = ("rewrite", "compression", "mask")
 BRANCHES = ("random", "disabled")
@@ -181,10 +181,10 @@ class Hybrid(Policy):
         self.waiting: list[np.ndarray | None] = [None] * shape.layers  # values that the branch has not read yet
         self.padding = [0] * shape.layers  # tokens for which a layer's last block has room
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         self.manager.extend(block.stop - block.start)
         self.ledger.hold("device", -sum(self.padding) * self.shape.kv_heads * self.store.entry_bytes)
-        return Plan()
+        return Admitted()
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         room = -(int(tokens[-1]) + 1) % self.params.block_tokens
@@ -192,7 +192,7 @@ class Hybrid(Policy):
         self.padding[layer] = room
         self.waiting[layer] = v.repeat(self.shape.group, axis=1).reshape(len(v), -1)
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         p, layer, start = self.params, step.layer, step.block.start
         keep = self.store.on_device(layer)
         if p.eviction != "rewrite":

@@ -14,7 +14,7 @@ from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.mosaic_clusters import Clusters, Threshold
 from openvrex.golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
 from openvrex.golden.policies.mosaic_layer import Layer
-from openvrex.golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
 
 PREFETCH = ("none", "query", "input")
 ARITHMETIC = ("float", "hardware", "sums")
@@ -135,7 +135,7 @@ class Mosaic(Policy):
         self.framed = False  # whether the current block is a frame
         self.splits = self.deferred = self.needed = self.covered = 0
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         self.framed = block.stage == "frame"
         if self.framed:
             if self.by_keys is None:
@@ -159,7 +159,7 @@ class Mosaic(Policy):
             if layer == 0 and self.by_keys:
                 self.embedding = state.direction(state.directions(tokens))
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer, state = step.layer, self.layers[step.layer]
         query = self._query(step.q)
         there = self.store.on_device(layer)[0].copy()
@@ -340,7 +340,7 @@ class Mosaic(Policy):
         return changed
 
 
-def batched_attention(steps: list[Step], chosen: list[Selected]) -> np.ndarray:
+def batched_attention(steps: list[LayerBlock], chosen: list[Selected]) -> np.ndarray:
     """Batched execution (VII-A): attention of several frames at once under one mask, [T, heads, head_size].
 
     A frame sees the tokens that it selected, up to each row, and its own representatives, but nothing of a later frame.

@@ -78,7 +78,7 @@ class Counts:
     readings: int = 0
 
 
-class Core:
+class MosaicDriver:
     """The driver of a core that runs Mosaic: memory, programs, slots.
 
     plan : of the largest pass · bases : addresses by register, of each layer by its number · memory : the core's
@@ -191,14 +191,14 @@ class Core:
 class CoreStore(Store):
     """A store whose moves are programs of the core."""
 
-    def __init__(self, shape: Shape, ledger: Ledger, core: Core):
+    def __init__(self, shape: Shape, ledger: Ledger, core: MosaicDriver):
         super().__init__(shape, ledger)
         self.core = core
         self.fresh = 0  # address of the entries that a pass has just made
 
     def append(self, layer: int, tokens: np.ndarray) -> None:
         super().append(layer, tokens)
-        core, size = self.core, Core._row(self.core.plan["ring"])
+        core, size = self.core, MosaicDriver._row(self.core.plan["ring"])
         core.take_slots(layer, tokens)
         src = [self.fresh + k * size for k in range(len(tokens))]
         core.copy("append", layer, src, [core.entry(layer, t) for t in tokens.tolist()])
@@ -279,7 +279,7 @@ class CoreLayer(HardwareLayer):
 
     clusters: CoreClusters
 
-    def __init__(self, width: int, kv_heads: int, core: Core, number: int):
+    def __init__(self, width: int, kv_heads: int, core: MosaicDriver, number: int):
         super().__init__(width, kv_heads, core.plan.fmt.dot)
         self.core, self.number = core, number
         self.clusters = CoreClusters(width, self)
@@ -571,7 +571,7 @@ class CoreFrames(CoreClusters):
     core : a driver with a `FramePlan` · number : of the layer that has its memory
     """
 
-    def __init__(self, core: Core, number: int):
+    def __init__(self, core: MosaicDriver, number: int):
         plan = core.plan
         assert isinstance(plan, FramePlan)
         self.core, self.seen, self.program = core, 0, plan.made("frame", plan.take_frame)

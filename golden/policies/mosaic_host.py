@@ -16,8 +16,8 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
-from openvrex.golden.policies.mosaic_core import Core, CoreFrames, CoreLayer, CoreStore, Job
-from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.mosaic_core import CoreFrames, CoreLayer, CoreStore, Job, MosaicDriver
+from openvrex.golden.policies.policy import LayerBlock
 from openvrex.golden.policies.policy_run import Run
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.layers_in_memory import MemoryMap
@@ -63,7 +63,7 @@ class MosaicHost:
         frames_at = own.add("frames", frames.kv.size) if frames is not None else 0
         self.unit = unit(plan.fmt, Memory(own.regions))
         launch, memory = launch or self.run, self.unit.memory
-        self.core = Core(plan, dict(enumerate(self.bases)), memory, launch)
+        self.core = MosaicDriver(plan, dict(enumerate(self.bases)), memory, launch)
         for i, layer in enumerate(layers):
             for name, x in plan.pack(layer).items():
                 self.core.write(i, name, x)
@@ -77,7 +77,9 @@ class MosaicHost:
         if frames is not None:
             number = len(self.bases)
             self.bases.append({0: 0, int(Register.KV): frames_at})
-            self.frames = CoreFrames(Core(frames, {number: self.bases[number]}, memory, launch, "visual "), number)
+            self.frames = CoreFrames(
+                MosaicDriver(frames, {number: self.bases[number]}, memory, launch, "visual "), number
+            )
             first = self.policy.layers[0]
             assert isinstance(first, CoreLayer)
             first.frames = self.frames
@@ -131,7 +133,7 @@ class MosaicHost:
             policy.append(number, rows, nothing[:, : shape.kv_heads], nothing[:, : shape.kv_heads])
             core.query_at = core.address(number, "query")
             state.represented = np.zeros(0, np.int64)
-            chosen = policy.select(Step(number, block, rows, nothing, old, old))
+            chosen = policy.select(LayerBlock(number, block, rows, nothing, old, old))
             if self.watch is not None:
                 self.watch(block, plan, number, rows, chosen)
             self._write(plan, {"mask": self._mask(plan, number, rows, chosen.keep[0], state.represented)})

@@ -7,7 +7,7 @@ frame, a question or one generated token. For each block:
 1. `plan` says which tokens enter the decoder.
 2. In every layer, the run writes the block's keys and values into the `History`, enters them in the policy's `Store`
    and shows them to `append`.
-3. `select` gets a `Step`, the layer's queries with all keys and values that have arrived, and returns the `Selected`
+3. `select` gets a `LayerBlock`, the layer's queries with all keys and values that have arrived, and returns the `Selected`
    tokens. Light attention (`attention`) runs over these.
 4. After the last layer, `end` does the rest, such as eviction.
 
@@ -29,7 +29,7 @@ from openvrex.golden.policies.store import Store
 
 
 @dataclass(frozen=True)
-class Plan:
+class Admitted:
     """The tokens of a block that enter the decoder, and their positions."""
 
     admit: np.ndarray | None = None  # [T] bool: tokens that enter; the others are pruned. None: all enter
@@ -38,7 +38,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerBlock:
     """One layer of one block, as a policy sees it. Q, K and V are BF16 values held in FP32, after rotary embedding."""
 
     layer: int  # 0 to shape.layers - 1
@@ -70,7 +70,7 @@ class Policy:
     """
 
     source: ClassVar[str]
-    uses_ahead: bool = False  # whether `select` needs `Step.ahead`
+    uses_ahead: bool = False  # whether `select` needs `LayerBlock.ahead`
     speaks: ClassVar[bool] = False  # whether a stream also notes the policy's answer in its own words
     turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
 
@@ -87,9 +87,9 @@ class Policy:
         self.ledger = Ledger()
         self.store = Store(shape, self.ledger, entry_bytes, host_bytes)
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         """Say which tokens of a block enter the decoder. Called once, before its first layer. Default: all."""
-        return Plan()
+        return Admitted()
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         """Learn of new tokens [T]: their K and V [T, kv_heads, head_size] are on the device now. Default: nothing.
@@ -97,7 +97,7 @@ class Policy:
         Called before `select`. Where a trace has no queries for a block, there is no `select`.
         """
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         """Choose the tokens that a layer attends to. All of `keep` must be on the device when this returns."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from openvrex.golden.policies.blocks import STAGES, Block, Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.ledger import PolicyError
 from openvrex.golden.policies.light_attention import Selected, attention, bf16
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Run:
         self.policy.store.append(layer, tokens)
         self.policy.append(layer, tokens, k, v)
 
-    def attend(self, step: Step) -> np.ndarray:
+    def attend(self, step: LayerBlock) -> np.ndarray:
         """Let the policy select, and run light attention: the output of a layer, FP32 [T, heads, head_size]."""
         policy, store, layer = self.policy, self.policy.store, step.layer
         chosen = policy.select(step)
@@ -117,10 +117,10 @@ class Run:
         store.release(layer)
         return y
 
-    def look(self, step: Step, chosen: Selected) -> None:
+    def look(self, step: LayerBlock, chosen: Selected) -> None:
         """See what a layer chose, before its attention. For subclasses that measure more than a `Record` holds."""
 
-    def _error(self, step: Step, chosen: Selected, y: np.ndarray) -> float:
+    def _error(self, step: LayerBlock, chosen: Selected, y: np.ndarray) -> float:
         everything = Selected(np.broadcast_to(self.known, chosen.keep.shape))
         exact = all(getattr(chosen, name) is None for name in ("k", "v", "turn", "extra_k", "add"))
         if exact and np.array_equal(chosen.keep, everything.keep):
@@ -170,7 +170,7 @@ class TraceRun(Run):
             if asked and len(admit):
                 q = trace.q[layer, admit - trace.first_query].astype(np.float32)
                 history = self.histories[layer]
-                self.attend(Step(layer, block, admit, q, history.k, history.v))
+                self.attend(LayerBlock(layer, block, admit, q, history.k, history.v))
         return self.finish(block)
 
 
@@ -184,7 +184,7 @@ class DecoderRun(Run):
     A decoder may have local layers, which attend to a window of tokens (`Decoder.window`). A window is small and stays
     on the device, so nothing is retrieved for it: the run computes local layers by itself. The policy serves the other
     layers, and numbers them from 0. The ledger counts the operations and the device memory of all layers; bytes moved,
-    shares and the census are those of the policy's layers. A policy guesses the next layer's queries (`Step.ahead`)
+    shares and the census are those of the policy's layers. A policy guesses the next layer's queries (`LayerBlock.ahead`)
     only where its next layer follows directly. Local layers need every token in order, so a policy that prunes or
     refreshes tokens raises `PolicyError` there.
     """
@@ -222,7 +222,7 @@ class DecoderRun(Run):
                 if self.policy.uses_ahead and following < len(decoder.layers) and decoder.window(following) is None:
                     ahead = bf16(decoder.qkv(following, x, positions)[0])
                 history = self.histories[retrieving]
-                y = self.attend(Step(retrieving, block, rows, q, history.k, history.v, x, ahead))
+                y = self.attend(LayerBlock(retrieving, block, rows, q, history.k, history.v, x, ahead))
                 retrieving += 1
             x = decoder.after_attention(layer, x, y)
             self.policy.ledger.work(

@@ -13,7 +13,7 @@ from openvrex.golden.function_params import ReSVParams, check_parameters, parame
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.resv import ReSV, Retrieved
 
@@ -90,7 +90,7 @@ class ReSVPolicy(Policy):
         """Bytes of a cluster in the HC table: BF16 representative, hash bits, count. A token adds 4 bytes of index."""
         return 2 * dim + -(-self.params.resv.n_hp // 8) + -(-self.params.resv.count_bits // 8)
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer = step.layer
         if not (layer in self.predicted and self.params.prefetch == "only"):
             keep = self._retrieve(layer, step.q, "fetch", self.sizes.setdefault(step.block.stage, Counter()))

@@ -14,7 +14,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
 from openvrex.golden.policies.hybrid import HybridParams
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import Run
 from openvrex.golden.policies.registry import Entry, entry
 from openvrex.golden.program.window_slots import Decision
@@ -58,7 +58,7 @@ class Decider(Run):
         )
         self.policy.store.append(layer, rows)
         self.policy.append(layer, rows, new, new)
-        chosen = self.policy.select(Step(layer, block, rows, q, old, old))
+        chosen = self.policy.select(LayerBlock(layer, block, rows, q, old, old))
         self.policy.store.release(layer)
         plain = all(getattr(chosen, name) is None for name in ("k", "v", "extra_k", "extra_v", "add"))
         alike = bool((chosen.keep == chosen.keep[:1]).all())

@@ -71,7 +71,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """One run of a program.
 
     number : of the pass · part : of the stream; generated tokens count on behind the last given part
@@ -146,7 +146,7 @@ class ModelHost:
         self._head_program = self.head.program()
         self.tokens: list[int] = []
         self.length = self.passes = self.total = 0
-        self._left: Step | None = None  # the step that was yielded last, until it is run
+        self._left: ModelStep | None = None  # the step that was yielded last, until it is run
 
     @property
     def shape(self) -> LayerShape:
@@ -178,7 +178,7 @@ class ModelHost:
         """Hidden states of the pass that was run last, which has so many tokens, FP32 [tokens, width]."""
         return self.of(tokens).get(0, "hidden")
 
-    def stream(self, parts: Iterable[np.ndarray], generate: int = 0) -> Iterator[Step]:
+    def stream(self, parts: Iterable[np.ndarray], generate: int = 0) -> Iterator[ModelStep]:
         """The steps of a stream, behind what came before. Run each one before asking for the next.
 
         parts : embeddings [tokens, width] of the prompt, each frame, the question; a part without tokens has no pass
@@ -200,7 +200,7 @@ class ModelHost:
                 return
             yield from self._pass(part, self.weights.embeddings[self.tokens[-1:]], True)
 
-    def _pass(self, part: int, x: np.ndarray, head: bool) -> Iterator[Step]:
+    def _pass(self, part: int, x: np.ndarray, head: bool) -> Iterator[ModelStep]:
         """The steps of a pass over embeddings x [tokens, width]; with `head` a token is chosen after it."""
         system, number, start = self.of(len(x)), self.passes, self.length
         angle = (start + np.arange(len(x)))[:, None] * np.asarray(self.weights.turns)
@@ -210,18 +210,20 @@ class ModelHost:
             for phase, group in system.steps(layer):
                 program = system.program(0, phase, layer)
                 assert program is not None  # a core alone takes part in every phase
-                yield from self._step(Step(*where, layer, phase, group, program, system.registers(0, layer, group)))
+                yield from self._step(
+                    ModelStep(*where, layer, phase, group, program, system.registers(0, layer, group))
+                )
         self.length, self.passes = start + len(x), number + 1
         if head:
-            yield from self._step(Step(*where, None, HEAD, 0, self._head_program, self._head_registers(len(x))))
+            yield from self._step(ModelStep(*where, None, HEAD, 0, self._head_program, self._head_registers(len(x))))
             self.tokens.append(self.chosen())
 
-    def _step(self, step: Step) -> Iterator[Step]:
+    def _step(self, step: ModelStep) -> Iterator[ModelStep]:
         self._left = step
         yield step
         assert self._left is None, f"{step.phase} of pass {step.number} was not run before the next step was asked for"
 
-    def run(self, step: Step) -> Result:
+    def run(self, step: ModelStep) -> Result:
         """Execute a step on golden: memory is then as the hardware leaves it.
 
         Raises `LxeError` as `Core.run` does. For a stream that outgrows its memory (`Status.FULL`) the message says how
@@ -238,7 +240,7 @@ class ModelHost:
             where = f"pass {step.number}, layer {step.layer}, KV head {step.group}"
             raise LxeError(e.pc, Opcode.RETRIEVE, f"{where}: {e.reason}. {self.needs()}", e.status) from None
 
-    def ran(self, step: Step) -> None:
+    def ran(self, step: ModelStep) -> None:
         """Memory is as after a step: of a run that goes on, which has executed the step before."""
         assert self._left in (None, step), f"{step.phase} of pass {step.number} is not the step that was asked for"
         self._left = None

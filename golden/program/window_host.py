@@ -20,7 +20,7 @@ from openvrex.golden.program.window_slots import Decision, Piece, Slots, Turned
 
 
 @dataclass(frozen=True)
-class Step:
+class WindowStep:
     """One run of a program.
 
     number : of the step's pass, or of its turn · block, stage : the block of the stream that it belongs to
@@ -94,7 +94,7 @@ class WindowHost(LayersInMemory):
             self._programs[key] = plan.programs(first, last)
         return self._programs[key]
 
-    def block(self, d: Decision, x: np.ndarray) -> Iterator[Step]:
+    def block(self, d: Decision, x: np.ndarray) -> Iterator[WindowStep]:
         """The steps of a block with the embeddings x [stop - start, width]. Run each one before asking for the next.
 
         Raises `ParamError` for blocks out of order, for embeddings of another shape, and as `Slots` does.
@@ -113,7 +113,7 @@ class WindowHost(LayersInMemory):
             self._write(plan, plan.constants() | plan.inputs_of(hidden, *self._angles(piece.positions), piece.seen))
             yield from self._steps(d, piece, self.programs(plan, *LAYER))
 
-    def _steps(self, d: Decision, of: Piece | Turned, programs: list[list[Instruction]]) -> Iterator[Step]:
+    def _steps(self, d: Decision, of: Piece | Turned, programs: list[list[Instruction]]) -> Iterator[WindowStep]:
         plan, number = self.of(len(of.tokens)), self.steps
         self.steps += 1
         for layer, bases in enumerate(self.bases):
@@ -124,7 +124,7 @@ class WindowHost(LayersInMemory):
                 registers = plan.turning(of.slot, of.place, kv)
             own = {int(k): v for k, v in registers.items()}
             for part, program in enumerate(programs):
-                yield Step(number, d.index, d.stage, of, layer, part, part == len(programs) - 1, program, own)
+                yield WindowStep(number, d.index, d.stage, of, layer, part, part == len(programs) - 1, program, own)
 
     def _angles(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         angle = positions[:, None] * self.turns
@@ -134,7 +134,7 @@ class WindowHost(LayersInMemory):
         for name, x in arrays.items():
             self.memory.put(self.address(plan[name]), x)
 
-    def run(self, step: Step) -> Result:
+    def run(self, step: WindowStep) -> Result:
         """Execute a step on golden: memory is then as the hardware leaves it."""
         return self.unit.run(step.program, step.registers)
 

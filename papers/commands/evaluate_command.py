@@ -17,7 +17,7 @@ from openvrex.papers.evaluation.paper_points import Claims, Number, Points
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.sim.system.selection import records
 
 OTHERS = "Latencies of CodecSight, Mosaic and hybrid memory"
@@ -48,7 +48,7 @@ def command(
     if output:
         output.mkdir(parents=True, exist_ok=True)
     points = Points(output / "points.json" if output else None)
-    with Step("simulating", json):
+    with Spinner("simulating", json):
         found, others = numbers(points, trace), other_papers.numbers(Claims(trace))
     if output:
         _write(points, found, others, output, trace)

@@ -14,7 +14,7 @@ from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.mosaic import Mosaic
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import shape_of
 from openvrex.papers.commands.paper_figure import Drawn, Row
 from openvrex.papers.commands.paper_mosaic import BASE, watched
@@ -43,7 +43,7 @@ NOTE = (
 class EvenFrames(ReKV):
     """Attends evenly spaced frames instead of the most similar ones: the choice of NoCache."""
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         old = self.store.on_host(step.layer)[0]
         at = np.flatnonzero(np.add.reduceat(old, self.starts) > 0)
         budget = int(np.ceil(self.params.frame_ratio * len(at)))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
 from openvrex.golden.retrieval.resv import probabilities
 from openvrex.papers.commands.paper_figure import Drawn, Row
@@ -50,7 +50,7 @@ class Watched(TraceRun):
         self.offloaded = self.retrieved = self.best = 0.0
         self.tokens = np.zeros(2, np.int64)
 
-    def look(self, step: Step, chosen: Selected) -> None:
+    def look(self, step: LayerBlock, chosen: Selected) -> None:
         host = self.policy.store.on_host(step.layer)[0]
         keep = np.ones((len(step.k), step.n), bool)
         p = probabilities(step.q, step.k.swapaxes(0, 1), keep).sum(axis=(0, 1), dtype=np.float64)

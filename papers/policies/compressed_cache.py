@@ -11,7 +11,7 @@ import numpy as np
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head, turn_keys
-from openvrex.golden.policies.policy import Plan, Policy, Step
+from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
 
 
 def importance(q: np.ndarray, k: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -45,10 +45,10 @@ class Compressed(Policy):
         self.visual = np.zeros(0, bool)
         self.losing: list[np.ndarray | None] = [None] * shape.layers
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         own = np.full(block.stop - block.start, block.stage == "frame")
         self.visual = np.concatenate([self.visual, own])
-        return Plan()
+        return Admitted()
 
     def end(self, block: Block) -> None:
         for layer, losing in enumerate(self.losing):
@@ -103,7 +103,7 @@ class LiveVlm(Compressed):
         super().__init__(params, shape)
         self.unread: list[np.ndarray | None] = [None] * shape.layers  # tokens that the last question did not retrieve
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer, held = step.layer, self.store.on_device(step.layer)
         if step.block.stage in ("prompt", "frame"):
             self.unread[layer] = None
@@ -117,7 +117,7 @@ class LiveVlm(Compressed):
         keep[:, : len(unread)] &= ~unread
         return Selected(keep)
 
-    def _compress(self, step: Step, held: np.ndarray) -> None:
+    def _compress(self, step: LayerBlock, held: np.ndarray) -> None:
         p, block, size = self.params, step.block, self.shape.head_size
         edge = max(0, min(block.start, block.stop - p.recent))  # end of the long-term memory
         old = np.flatnonzero((held & self.visual)[:edge])
@@ -132,7 +132,7 @@ class LiveVlm(Compressed):
         losing[old[bucketed(old, score, edge, p.budget, int(p.top * p.budget))]] = False
         self.losing[step.layer] = losing
 
-    def _unread(self, step: Step, held: np.ndarray) -> np.ndarray:
+    def _unread(self, step: LayerBlock, held: np.ndarray) -> np.ndarray:
         """Retrieval by a block's queries: tokens of the long-term memory that stay out, bool [n]."""
         p, s, layer = self.params, self.shape, step.layer
         out = held & self.visual & (np.arange(step.n) < step.block.start - p.recent)
@@ -214,12 +214,12 @@ class StreamMem(Compressed):
         self.prototypes = [nothing] * shape.layers  # by layer, K and V of merged frames
         self.merged: list[np.ndarray | None] = [None] * shape.layers  # prototypes after this block
 
-    def plan(self, block: Block) -> Plan:
+    def plan(self, block: Block) -> Admitted:
         if block.stage == "frame":
             self.clip.append((block.start, block.stop))
         return super().plan(block)
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer, held = step.layer, self.store.on_device(step.layer)
         if step.block.stage == "prompt":
             self.template[layer] = step.q[-self.params.proxy :], step.rows[-self.params.proxy :]
@@ -238,7 +238,7 @@ class StreamMem(Compressed):
                 self.clip = []
         self.merged = [None] * self.shape.layers
 
-    def _compress(self, step: Step, held: np.ndarray) -> None:
+    def _compress(self, step: LayerBlock, held: np.ndarray) -> None:
         """Rank all entries, and note what the memory holds after the block."""
         p, layer, old = self.params, step.layer, self.prototypes[step.layer]
         at = np.flatnonzero(held & self.visual)
@@ -259,7 +259,7 @@ class StreamMem(Compressed):
         self.losing[layer] = losing
         self.merged[layer] = np.concatenate([old[:, :, np.sort(best[best < count])], new], axis=2)
 
-    def _queries(self, step: Step) -> np.ndarray:
+    def _queries(self, step: LayerBlock) -> np.ndarray:
         """The queries that stand for a question, [proxy, heads, d]; fewer if prompt or frame has fewer."""
         template = self.template[step.layer]
         if template is None:
@@ -267,7 +267,7 @@ class StreamMem(Compressed):
         q, rows = template
         return self.turned(step.layer, q.swapaxes(0, 1), step.n - rows).swapaxes(0, 1)
 
-    def _merge(self, step: Step, at: np.ndarray, score: np.ndarray, span: tuple[int, int]) -> np.ndarray:
+    def _merge(self, step: LayerBlock, at: np.ndarray, score: np.ndarray, span: tuple[int, int]) -> np.ndarray:
         """K and V [2, kv_heads, d] of a frame's prototype: means of its tokens, weighted by their scores."""
         own = (at >= span[0]) & (at < span[1])
         weight = score[own] + np.float32(1e-30)  # equal weights if nothing looks at the frame

@@ -8,7 +8,7 @@ from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.history import Growing
 from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class InfiniGen(Policy):
         if self.bases[layer] is not None:
             self._index(layer, k.swapaxes(0, 1))
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer = step.layer
         generation = step.block.stage == "generation"
         ratio = self.params.generation_ratio if generation else self.params.frame_ratio
@@ -78,7 +78,7 @@ class InfiniGen(Policy):
         for layer in range(self.shape.layers):
             self.offload_but(layer, 0, 0)
 
-    def _calibrate(self, step: Step) -> None:
+    def _calibrate(self, step: LayerBlock) -> None:
         layer, rows = step.layer, by_kv_head(step.q, self.shape.kv_heads)
         self.rows[layer].append(rows)
         rows = np.concatenate(self.rows[layer], axis=1)

@@ -8,7 +8,7 @@ from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import Selected, bf16
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Oaken(Policy):
         self.ledger.work("compare", 2 * (k.size + v.size))
         self.ledger.work("elementwise", 2 * (k.size + v.size))  # shift and scale
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         stored = self.stored[step.layer]
         self.ledger.work("elementwise", 2 * (stored.k.size + stored.v.size))  # each read scales and shifts back
         return Selected(self.store.on_device(step.layer), stored.k, stored.v)

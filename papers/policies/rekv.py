@@ -8,7 +8,7 @@ from openvrex.golden.function_params import check_parameters, parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import Growing
 from openvrex.golden.policies.light_attention import Selected, bf16
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ReKV(Policy):
         prompt = self.starts[1] if len(self.starts) > 1 else self.store.length
         self.offload_but(layer, prompt, max(self.params.recent, len(tokens)))
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         layer, p = step.layer, self.params
         old = self.store.on_host(layer)[0]
         frames = np.add.reduceat(old, self.starts) > 0

@@ -5,7 +5,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.retrieval.signatures import SignatureParams, Signatures
 
 
@@ -35,7 +35,7 @@ class SignaturePolicy(Policy):
         self.ledger.hold("device", new * p.bytes(s.head_size) + new // p.page * 2 * s.head_size)
         self.offload_but(layer, p.sinks, p.recent)
 
-    def select(self, step: Step) -> Selected:
+    def select(self, step: LayerBlock) -> Selected:
         own, s = self.layers[step.layer], self.shape
         chosen = own.choose(step.q.astype(BF16))
         candidates = int(np.count_nonzero(~own.resident()))

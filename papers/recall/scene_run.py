@@ -21,7 +21,7 @@ from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.inputs.trace import PROMPT
 from openvrex.golden.inputs.vision import Projector, check_tokens, softmax
 from openvrex.golden.policies.light_attention import Selected, by_kv_head
-from openvrex.golden.policies.policy import Block, Step
+from openvrex.golden.policies.policy import Block, LayerBlock
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.policies.registry import Entry
 from openvrex.papers.recall.scenes import ROOM, Scenes
@@ -89,7 +89,7 @@ class _Asked(DecoderRun):
     keep: list[np.ndarray]  # of each layer, bool [kv_heads, n]
     weight: list[np.ndarray]  # the same, float64: softmax weight of full attention over rows and query heads
 
-    def look(self, step: Step, chosen: Selected) -> None:
+    def look(self, step: LayerBlock, chosen: Selected) -> None:
         if step.block.stage != "question":
             return
         scale = np.float32(self.shape.head_size**-0.5)

@@ -16,7 +16,7 @@ from openvrex.hdl.header import command_line
 from openvrex.scripts import console
 from openvrex.scripts.check import block_status_table
 from openvrex.scripts.check.plan_table import TESTS, show
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.tb.library.runner import ROOT, BenchError
 from openvrex.tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from openvrex.tb.library.waveforms import Traced
@@ -91,7 +91,7 @@ def command(
         shutil.rmtree(folder, ignore_errors=True)
         emitted = Traced(**vars(emitted), folder=folder)
     try:
-        with Step(f"{unit} on {trace.name}", json) as step:
+        with Spinner(f"{unit} on {trace.name}", json) as step:
             of_run = {"queries": queries, "idle": idle, "stall": stall, "seed": seed}
             outcomes = verify_unit(unit, data, system, emitted, f, **of_run, progress=lambda o: step.update(_line(o)))
     except BenchError as e:

@@ -8,7 +8,7 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL
 from openvrex.scripts import console
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.tb.formal.proofs import LIMIT, Verdict, goals
 
 
@@ -27,7 +27,7 @@ def command(
     check(limit >= 1, "limit", limit, "must be at least 1")
     todo = [g for g in goals() if not units or g.unit in units]
     found: list[Verdict] = []
-    with Step(quiet=json) as step:
+    with Spinner(quiet=json) as step:
         for i, goal in enumerate(todo):
             step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, {goal.claim}")
             found.append(goal.judge(limit))

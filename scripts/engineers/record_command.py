@@ -18,7 +18,7 @@ from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
 from openvrex.hdl.params import override, preset
 from openvrex.scripts import console
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.scripts.records import recorded_results, synthesis_results
 from openvrex.sim.system import dre_demand
 from openvrex.synth import flow, opensta, table3
@@ -65,7 +65,7 @@ def command(
         "is missing: run the command in a checkout of the project",
     )
     for name in names or ():
-        with Step(name):
+        with Spinner(name):
             kept = measure(MEASURED[name])
         write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
         console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)

@@ -21,7 +21,7 @@ from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import attention, bf16
-from openvrex.golden.policies.policy import Policy, Step
+from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import shape_of
 from openvrex.golden.policies.registry import Entry
 from openvrex.papers.policies.registry import ALL, entry
@@ -178,7 +178,7 @@ class Golden:
         policy.store.append(0, rows)
         policy.append(0, rows, k, v)
         if q is not None:
-            chosen = policy.select(Step(0, block, rows, q, self.history.k, self.history.v))
+            chosen = policy.select(LayerBlock(0, block, rows, q, self.history.k, self.history.v))
             if attend:
                 y, macs = attention(
                     q,

@@ -24,7 +24,7 @@ from openvrex.synth.sweep import point_costs
 from openvrex.synth.sweep.dask_run import ClusterError
 from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
 from openvrex.tb.library.pass_files import PassFiles, Played
-from openvrex.tb.library.pass_player import Core, Player
+from openvrex.tb.library.pass_player import Player, SimulatedCore
 from openvrex.tb.library.pass_stream import PassStream
 from openvrex.tb.library.pass_time import PassTime
 from openvrex.tb.library.runner import BenchError
@@ -190,7 +190,7 @@ class PassEngine:
         """Build the simulator, and write what a process needs to know of it."""
         names = self.simulator.core.manifest["counters"]
         path = str(self.simulator.build(waves))
-        Core(path, self.simulator.p.lxe.bus_bytes, names, self.stream.ports).save(self.folder)
+        SimulatedCore(path, self.simulator.p.lxe.bus_bytes, names, self.stream.ports).save(self.folder)
 
     def _record(self, future: Any) -> None:
         if future.status not in ("finished", "error"):

@@ -68,5 +68,5 @@ def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
         print_table(f"Memories of {asked.top}, not in the area", heads, body)
 
 
-def _ports(memory: flow.Memory) -> str:
+def _ports(memory: flow.MemoryMacro) -> str:
     return "1RW" if memory.shared else f"{memory.read_ports}R {memory.write_ports}W"

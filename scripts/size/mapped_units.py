@@ -14,7 +14,7 @@ from openvrex.golden.function_params import ParamError, check
 from openvrex.hdl import emit
 from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.synth import flow, table3
 from openvrex.synth.liberty import SynthError
 
@@ -149,7 +149,7 @@ def _measure(m: Mapped) -> None:
                 m.errors.append(str(e))
 
     try:
-        with Step() as status:
+        with Spinner() as status:
             for unit in units:
                 status.update(f"generating {unit}")
                 parts: dict[str, Any]

@@ -12,7 +12,7 @@ from openvrex.hdl.emit import UNITS, Emitted, params_of
 from openvrex.hdl.params import CLOCK, SystemParams
 from openvrex.hdl.retrieval.dre import Dre
 from openvrex.scripts import console
-from openvrex.scripts.progress import Step
+from openvrex.scripts.progress import Spinner
 from openvrex.scripts.size import mapped_units
 from openvrex.synth import flow, recorded
 from openvrex.synth.emission import emitted
@@ -58,7 +58,7 @@ def command(
     done = {}
     try:
         for name, system, made in designs:
-            with Step(f"{name} on {trace.name}", json):
+            with Spinner(f"{name} on {trace.name}", json):
                 options = {"liberty": liberty, "effort": effort, "target": target}
                 f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(

@@ -35,7 +35,7 @@ from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand, layer_load
 from openvrex.sim.system.dre_demand import Demand
 from openvrex.sim.system.layer_load import ATTENTION, Load, most_rows
-from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, Step, at_home
+from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, StageShare, at_home
 from openvrex.sim.system.pcie import Link
 from openvrex.sim.system.platforms import HOST, POWER, Vrex
 from openvrex.sim.system.ssd import Ssd
@@ -51,7 +51,7 @@ OAKEN = 0.25  # bytes of a cached number in 4 bits, over those in BF16
 ENOUGH = 1 << 24  # bytes of a sample of reads
 
 
-def seconds(v: Vrex, steps: Iterable[Step], crowd: float = 1.0) -> float:
+def seconds(v: Vrex, steps: Iterable[StageShare], crowd: float = 1.0) -> float:
     """Seconds of program stages, one after the other.
 
     crowd : all bytes of the device memory over those of the LXE
@@ -60,15 +60,15 @@ def seconds(v: Vrex, steps: Iterable[Step], crowd: float = 1.0) -> float:
     return sum(max((s.load.cycles + s.runs * between) / CLOCK, crowd * s.bytes / v.bandwidth) for s in steps if s.runs)
 
 
-def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> Step:
+def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
     """A product whose columns are shared out among the cores in tiles, as the layer compiler writes one."""
     lanes = v.core.lxe_format().lanes
     own = -(-columns // (lanes * v.cores)) * lanes
     load = layer_load.product(v.core, v.latency, rows, inputs, own)
-    return Step(load, load.bytes * columns / own, -(-rows // most_rows(v.core)))
+    return StageShare(load, load.bytes * columns / own, -(-rows // most_rows(v.core)))
 
 
-def streamed(v: Vrex, rows: int, inputs: int, columns: int) -> Step:
+def streamed(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
     """A product of the encoder: weights of `n_h` columns stay in half of a DPE's memory while all rows pass."""
     d, bus = v.core.dpe, v.core.lxe.bus_bytes
     own = -(-columns // (d.n_h * v.cores))  # tiles of n_h columns
@@ -78,10 +78,10 @@ def streamed(v: Vrex, rows: int, inputs: int, columns: int) -> Step:
     bursts = moved / v.core.lxe.burst_bytes
     waits = (bursts * (v.latency + 1) + moved / bus) / v.core.lxe.bursts
     load = Load(own * rows * chunks, rows * own * d.n_h / v.core.vpe.n_w, max(moved / bus, waits), moved)
-    return Step(load, moved * v.cores)
+    return StageShare(load, moved * v.cores)
 
 
-def encoder(v: Vrex, p: Point) -> list[Step]:
+def encoder(v: Vrex, p: Point) -> list[StageShare]:
     """The vision encoder of one image of each stream, without the gaps of its layers."""
     e, core = p.vision, v.core
     rows, lanes = p.batch * e.tokens, core.vpe.n_h * core.vpe.n_w
@@ -91,13 +91,13 @@ def encoder(v: Vrex, p: Point) -> list[Step]:
     chunks = macs / (v.cores * core.dpe.n_h * core.dpe.n_w)
     entries = 2 * 2 * rows * e.width
     port = entries / v.cores / core.lxe.bus_bytes
-    steps.append(Step(Load(chunks, SOFTMAX_WORDS * scores / v.cores / lanes, port, entries / v.cores), entries))
+    steps.append(StageShare(Load(chunks, SOFTMAX_WORDS * scores / v.cores / lanes, port, entries / v.cores), entries))
     words = ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores / lanes
-    steps.append(Step(Load(vpe=words), 0))
-    return [Step(s.load * e.layers, s.bytes * e.layers, s.runs * e.layers) for s in steps]
+    steps.append(StageShare(Load(vpe=words), 0))
+    return [StageShare(s.load * e.layers, s.bytes * e.layers, s.runs * e.layers) for s in steps]
 
 
-def branch(v: Vrex, p: Point, rows: int) -> list[Step]:
+def branch(v: Vrex, p: Point, rows: int) -> list[StageShare]:
     """A layer's state-space branch beside hybrid memory's attention, for `rows` tokens, shared by all cores.
 
     No program of several cores computes it yet: its products count as those of a layer, and each MAC of convolution and
@@ -106,7 +106,7 @@ def branch(v: Vrex, p: Point, rows: int) -> list[Step]:
     if not p.branch:
         return []
     steps = [vocabulary(v, rows, k, n) for k, n in p.branch_products.values()]
-    return [*steps, Step(Load(vpe=rows * scan_macs(p.branch, p.model.width) * CLOCK / v.lanes), 0)]
+    return [*steps, StageShare(Load(vpe=rows * scan_macs(p.branch, p.model.width) * CLOCK / v.lanes), 0)]
 
 
 @lru_cache(maxsize=512)
@@ -168,7 +168,7 @@ class _Run:
         self.fetched = 0.0
         self.crowd = 1.0
 
-    def lxe(self, layer: int, name: str, steps: list[Step], after: float = 0.0, ops: float = 0.0) -> float:
+    def lxe(self, layer: int, name: str, steps: list[StageShare], after: float = 0.0, ops: float = 0.0) -> float:
         """A stage of the LXE; returns its end."""
         moved = sum(s.bytes for s in steps)
         return self.line.put(layer, name, "LXE", seconds(self.v, steps, self.crowd), after, moved, ops)
@@ -178,7 +178,7 @@ class _Run:
         moved, took = demand.bytes * self.s.teams, 0.0 if name in self.free else demand.cycles / CLOCK
         return self.line.put(layer, name, "DRE", took, after, moved)
 
-    def choose(self, layer: int, of: int, steps: list[Step], after: float, tables: int) -> float:
+    def choose(self, layer: int, of: int, steps: list[StageShare], after: float, tables: int) -> float:
         """The choice for one of `tables` tables of layer `of`, and its fetch; returns when the entries are there.
 
         These are scores on the LXE, rows on the WTUs, the walk on the KVMU, reads over the link.
@@ -262,7 +262,7 @@ class _Run:
             self.lxe(layer, "attention", [x.split(tables) for x in attend], max(came, placed), 2.0 * macs)
         if steps := branch(v, p, rows):
             self.lxe(layer, "branch", steps, 0.0, 2.0 * rows * sum(k * n for k, n in p.branch_products.values()))
-        waits = Step(Load(), 0, self.layer.barriers)
+        waits = StageShare(Load(), 0, self.layer.barriers)
         for name, stages in REST.items():
             steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
             self.lxe(layer, name, steps, 0.0, ops[name])
@@ -306,10 +306,10 @@ def run(v: Vrex, p: Point, selection: Selection, free: Container[str] = ()) -> P
     return _Run(v, p, selection, free).play()
 
 
-def _packed(step: Step, entries: float) -> Step:
+def _packed(step: StageShare, entries: float) -> StageShare:
     """A stage of the attention whose `entries` bytes of K and V are packed as Oaken does."""
     less = max(0.0, 1 - (1 - OAKEN) * entries / max(1.0, step.bytes))
-    return Step(replace(step.load, port=step.load.port * less), step.bytes * less, step.runs)
+    return StageShare(replace(step.load, port=step.load.port * less), step.bytes * less, step.runs)
 
 
 def watts(v: Vrex, line: Timeline, fetched: float) -> dict[str, float]:

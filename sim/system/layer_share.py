@@ -37,7 +37,7 @@ REST = {  # stages behind the attention: the projection, the two halves of the F
 
 
 @dataclass(frozen=True)
-class Step:
+class StageShare:
     """A program stage on all cores.
 
     load : on the core with the most work
@@ -49,9 +49,9 @@ class Step:
     bytes: float
     runs: float = 1
 
-    def split(self, tables: int) -> "Step":
+    def split(self, tables: int) -> "StageShare":
         """The part of the stage for one of so many tables."""
-        return Step(self.load * (1 / tables), self.bytes / tables, self.runs / tables)
+        return StageShare(self.load * (1 / tables), self.bytes / tables, self.runs / tables)
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ class Layer:
         retrieval = self.retrieval(frame, first)
         return layer_load.stage(core, self.latency, self.of(rows), retrieval, number, name, clusters)
 
-    def prediction(self, clusters: int, first: bool) -> dict[str, Step]:
+    def prediction(self, clusters: int, first: bool) -> dict[str, StageShare]:
         """The stages before the attention, with those that rank `clusters` clusters and choose.
 
         first : no layer before has chosen entries for this one
         """
-        s, out = self.shares, dict[str, Step]()
+        s, out = self.shares, dict[str, StageShare]()
         pair = 2 * s.lanes
         pairs = -(-clusters // pair)
         for phase, stages in self.phases(first).items():
@@ -160,14 +160,14 @@ class Layer:
                     moved = self._of_all(name, lambda core: range(self._team(core).share(0, pairs)), first, clusters)
                 else:
                     moved = load.bytes * (s.teams if phase in OF_TABLES or name in LEADERS else s.cores)
-                out[name] = Step(load * turns, moved * turns, turns)
+                out[name] = StageShare(load * turns, moved * turns, turns)
         if s.members > 1:  # the leader's stages, or the rotation beside them
             lead = ("entries", "hash", "cluster")
             less = ("rotary",) if out["rotary"].load.cycles <= sum(out[n].load.cycles for n in lead) else lead
             out |= {name: replace(out[name], load=Load(), runs=0) for name in less}
         return out
 
-    def attention(self, entries: float, first: bool) -> dict[str, Step]:
+    def attention(self, entries: float, first: bool) -> dict[str, StageShare]:
         """The stages of the attention to the ring and `entries` entries behind it in each table."""
         s, core = self.shares, self.system.core
         own = self.retrieval(core.dre.hcu.frame, first)
@@ -181,15 +181,15 @@ class Layer:
             loads = layer_load.attention(core, self.latency, shares, own, mine, alike * s.teams)
             most = most or loads
             moved = {n: moved[n] + load.bytes for n, load in loads.items()}
-        out = {n: Step(load * turns, moved[n] * turns * s.teams, turns) for n, load in most.items()}
+        out = {n: StageShare(load * turns, moved[n] * turns * s.teams, turns) for n, load in most.items()}
         if s.members > 1:
             join = self._load(s.cores - 1, "join", first)
             rows = s.heads * s.whole.rows
             every = self._of_all("join", lambda core: self._team(core).rows(rows), first)
-            out["join"] = Step(join * self.streams, every * self.streams, self.streams)
+            out["join"] = StageShare(join * self.streams, every * self.streams, self.streams)
         return out
 
-    def rest(self) -> dict[str, Step]:
+    def rest(self) -> dict[str, StageShare]:
         """The stages behind the attention."""
         s, passes, out = self.shares, self.passes[0], {}
         behind = [name for stages in REST.values() for name in stages]
@@ -200,7 +200,7 @@ class Layer:
                 moved = self._of_all(name, s.summed)
             else:
                 moved = self._of_all(name, partial(s.product, name))
-            out[name] = Step(self._load(0, name, True) * passes, moved * passes, passes)
+            out[name] = StageShare(self._load(0, name, True) * passes, moved * passes, passes)
         return out
 
     def _of_all(

@@ -18,7 +18,7 @@ import numpy as np
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.mosaic import Mosaic
-from openvrex.golden.policies.mosaic_core import Core, CoreLayer, Job
+from openvrex.golden.policies.mosaic_core import CoreLayer, Job, MosaicDriver
 from openvrex.golden.program.bus_memory import Memory
 from openvrex.golden.program.cluster_stages import ANSWERS, NUMBER
 from openvrex.golden.program.isa import Status, encode
@@ -36,7 +36,7 @@ COUNTS = ("cycles", *UNITS, "bytes")
 Counts = dict[str, float]
 
 
-class Laid(Core):
+class Laid(MosaicDriver):
     """A driver of one layer that notes its programs, and reads numbers that are laid down.
 
     jobs : the programs that it started

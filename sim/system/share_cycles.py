@@ -30,9 +30,9 @@ from openvrex.sim.units.kvmu_time import APPEND, KvmuCycles
 from openvrex.sim.units.loader_time import cut
 from openvrex.sim.units.lxe_time import LxeCycles, LxeTime, busy
 from openvrex.sim.units.queue_cycles import Waits
-from openvrex.sim.units.sequencer_time import Step, Trace, trace
+from openvrex.sim.units.sequencer_time import Executed, Trace, trace
 from openvrex.sim.units.table_port_time import TablePortTime
-from openvrex.sim.units.wtu_time import Plan, WtuTime
+from openvrex.sim.units.wtu_time import RowPlan, WtuTime
 
 UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
 BURSTS = {"load": "reads", "store": "writes"}
@@ -228,7 +228,7 @@ class CoreShare:
         cycles = self.timed(dre, steps, fetches)
         return by_stage(self.core, self.latency, self.plan, stages, steps, cycles)
 
-    def timed(self, dre: DreTime, steps: list[Step], fetches: bool) -> LxeCycles:
+    def timed(self, dre: DreTime, steps: list[Executed], fetches: bool) -> LxeCycles:
         """The cycles of a program's steps."""
         retrieves = (s.op == Opcode.RETRIEVE or s.op == Opcode.STORE and s.beat["target"] in USES_DRE for s in steps)
         if not any(retrieves):
@@ -253,7 +253,7 @@ class CoreShare:
             firsts=[first],
         )
 
-    def row(self) -> Plan:
+    def row(self) -> RowPlan:
         """What a row takes in the WTU whose codes are of all sizes."""
         wtu = self.core.dre.wtu
         codes = 37 * np.arange(self.clusters) % (1 << wtu.score.bits)
@@ -272,7 +272,7 @@ class CoreShare:
 
 
 def by_stage(
-    core: CoreParams, latency: int, plan: LayerPlan, stages: Sequence[str], steps: list[Step], cycles: LxeCycles
+    core: CoreParams, latency: int, plan: LayerPlan, stages: Sequence[str], steps: list[Executed], cycles: LxeCycles
 ) -> dict[str, dict[str, int]]:
     """Cycles of each of some stages that follow each other in one program, and those in which each of `UNITS` works.
 
@@ -292,7 +292,7 @@ def by_stage(
     return out
 
 
-def work(core: CoreParams, latency: int, steps: list[Step]) -> dict[str, int]:
+def work(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int]:
     """Cycles in which steps keep each of `UNITS` busy."""
     out = dict.fromkeys(UNITS, 0)
     for step in steps:
@@ -304,5 +304,5 @@ def work(core: CoreParams, latency: int, steps: list[Step]) -> dict[str, int]:
     return out | {name: out[name] // core.lxe.bursts for name in BURSTS.values()}
 
 
-def _copies(step: Step) -> bool:
+def _copies(step: Executed) -> bool:
     return step.op == Opcode.RETRIEVE and step.beat["action"] == Retrieve.FETCH

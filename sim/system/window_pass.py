@@ -14,7 +14,7 @@ from openvrex.golden.function_params import check
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system.accelerator import branch, encoder, seconds, vocabulary, watts
 from openvrex.sim.system.layer_load import Load
-from openvrex.sim.system.layer_share import Step
+from openvrex.sim.system.layer_share import StageShare
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.timeline import Pass, Point, Timeline
 from openvrex.sim.system.window_demand import BlockDemand, WindowDemand
@@ -102,7 +102,7 @@ class WindowPass:
             steps = encoder(v, p)
             took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
             line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.vision.macs)
-        waits = seconds(v, [Step(Load(), 0, self.largest.barriers)]) * runs
+        waits = seconds(v, [StageShare(Load(), 0, self.largest.barriers)]) * runs
         for layer in range(m.layers):
             line.put(layer, "gap", "LXE", v.gap)
             for name, own in NAMES.items():

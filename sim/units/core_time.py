@@ -22,10 +22,10 @@ from openvrex.sim.units.kvmu_time import KvmuCycles
 from openvrex.sim.units.lxe_time import LxeCycles, LxeTime, Run
 from openvrex.sim.units.queue_cycles import Wait, Waits
 from openvrex.sim.units.retriever_time import RetrieverTime
-from openvrex.sim.units.sequencer_time import Step
+from openvrex.sim.units.sequencer_time import Executed
 from openvrex.sim.units.storer_time import Give
 from openvrex.sim.units.table_port_time import TablePortTime
-from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Plan
+from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, RowPlan
 
 TO_HCU = 1  # cycles of the feeder, from a token's last word to its key, or from an order to the HCU's input
 ORDERS = {Retrieve.CLEAR: CLEAR, Retrieve.SWITCH: SWITCH, Retrieve.BUDGET: SWITCH}
@@ -46,7 +46,7 @@ class Retrieval:
     keys: list[tuple[int, int]] = field(default_factory=list)
     places: list[list[tuple[str, dict]]] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
-    plans: list[list[Plan]] = field(default_factory=list)
+    plans: list[list[RowPlan]] = field(default_factory=list)
     sets: list[list[dict]] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class RowTime:
             self.ring = CountRing(self.dre.kvmu, TablePortTime(self.dre.p, self.dre.latency))
             self.ring.now = max(cycle, self.free)
 
-    def give(self, plan: Plan, codes: int, cycle: int) -> int:
+    def give(self, plan: RowPlan, codes: int, cycle: int) -> int:
         """The feeder takes `codes` codes of a row, a word of the VPE at most, from `cycle` on; returns the cycle."""
         self.loaded = max(cycle - 1, self.loaded)
         selects = self.reading == len(plan.walks)
@@ -90,7 +90,7 @@ class RowTime:
             self.ring.rest(SETTLES + 1)
         return self.ring.feed(digits, takes=True)
 
-    def end(self, plan: Plan) -> bool:
+    def end(self, plan: RowPlan) -> bool:
         """The reading ends; whether it was the row's last."""
         self.word, last = 0, self.reading == len(plan.walks)
         passes = len(plan.digits) * plan.walked + TO_CHECK  # of the variant "buckets"
@@ -111,7 +111,7 @@ class CoreTime(LxeTime):
         super().__init__(p, dre.latency)
         self.dre, self.retrieval = dre, retrieval
 
-    def run(self, steps: list[Step]) -> LxeCycles:
+    def run(self, steps: list[Executed]) -> LxeCycles:
         """Cycles of a trace's steps, with the errors of `LxeTime.run`."""
         return CoreRun(self.p, self.dre, steps, self.retrieval).play()
 
@@ -125,7 +125,7 @@ class CoreRun(Run):
     set : first cycle in which the bursts of each set can be taken
     """
 
-    def __init__(self, p: CoreParams, dre: DreTime, steps: list[Step], retrieval: Retrieval):
+    def __init__(self, p: CoreParams, dre: DreTime, steps: list[Executed], retrieval: Retrieval):
         self.time, self.retrieval = dre, retrieval
         self.retriever = RetrieverTime(p, dre.latency)
         self.batches: list[tuple[list[Beat], list[int], list[int]]] = []
@@ -227,7 +227,7 @@ class CoreRun(Run):
                 self.hash(c)
             self.finish("store", k, done)
 
-    def feed(self, time: RowTime, plan: Plan, codes: int) -> Give:
+    def feed(self, time: RowTime, plan: RowPlan, codes: int) -> Give:
         """The taker of the words of a row, or of a part of it."""
         lanes = self.p.dpe.n_w
         left = [codes]

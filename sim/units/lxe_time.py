@@ -20,7 +20,7 @@ from openvrex.hdl.queues import MULS, RESULTS, ROUTES
 from openvrex.sim.units.dpe_time import TO_READ, DpeTime
 from openvrex.sim.units.loader_time import LoaderTime, cut, word_beats
 from openvrex.sim.units.queue_cycles import Queue, Units, Wait, Waits
-from openvrex.sim.units.sequencer_time import NAMES, Pipeline, SemaphoreTimes, Step
+from openvrex.sim.units.sequencer_time import NAMES, Executed, Pipeline, SemaphoreTimes
 from openvrex.sim.units.storer_time import Give, StorerTime
 from openvrex.sim.units.vpe_time import NEVER, VpeTime, Work
 
@@ -41,7 +41,7 @@ class LxeCycles:
     done: int = 0
 
 
-def busy(p: CoreParams, step: Step) -> dict[str, int]:
+def busy(p: CoreParams, step: Executed) -> dict[str, int]:
     """Cycles in which a step keeps units busy, by unit: "dpe" (chunks), "vpe" (words), "load" and "store" (beats)."""
     c = step.beat
     if step.op not in ENGINE or c["skip"]:
@@ -71,14 +71,14 @@ class Stretch:
         return slice(self.first + i * self.length, self.first + (i + 1) * self.length)
 
 
-def stretches(p: CoreParams, steps: list[Step]) -> list[Stretch]:
+def stretches(p: CoreParams, steps: list[Executed]) -> list[Stretch]:
     """Finds all stretches of more than one round, inner loops before outer ones.
 
     Two rounds count as equal if their addresses cut the rows into the same bursts.
     """
     names: dict[tuple, int] = {}
 
-    def key(step: Step) -> int:
+    def key(step: Executed) -> int:
         c = step.beat
         what: tuple = (step.pc, c.get("skip"), *(c.get(n) for n in ("rows", "words", "tiles", "chunks")))
         if "stride" in c:
@@ -126,7 +126,7 @@ class LxeTime:
     def __init__(self, p: CoreParams, latency: int, rounds: int = 8):
         self.p, self.latency, self.rounds = p, latency, rounds
 
-    def run(self, steps: list[Step]) -> LxeCycles:
+    def run(self, steps: list[Executed]) -> LxeCycles:
         """Cycles of a trace's steps (`sim.units.sequencer_time.trace`), which must end with HALT.
 
         Raises `ValueError` for a program that waits for ever, and for a semaphore that two engines signal in another
@@ -139,7 +139,7 @@ class LxeTime:
                 return out
             long = [s for s in long if s not in unlike]
 
-    def _play(self, steps: list[Step], long: list[Stretch]) -> tuple[LxeCycles, list[Stretch]]:
+    def _play(self, steps: list[Executed], long: list[Stretch]) -> tuple[LxeCycles, list[Stretch]]:
         """Samples the stretches `long`; returns the cycles, and those of the stretches whose rounds do not repeat."""
         kept = np.ones(len(steps), bool)
         for s in long:
@@ -165,7 +165,7 @@ class LxeTime:
                 times[:, s.round(self.rounds - 1 + i)] = last + period * i
         return LxeCycles(times[0], times[1], times[2], done), unlike
 
-    def play(self, steps: list[Step]) -> LxeCycles:
+    def play(self, steps: list[Executed]) -> LxeCycles:
         """Cycles of all steps, without sampling."""
         return Run(self.p, self.latency, steps).play()
 
@@ -178,7 +178,7 @@ class Run:
     The lists of an engine follow the order of its instructions.
     """
 
-    def __init__(self, p: CoreParams, latency: int, steps: list[Step], detail: bool = False):
+    def __init__(self, p: CoreParams, latency: int, steps: list[Executed], detail: bool = False):
         self.p, self.steps, self.now = p, steps, 0
         self.shared = any(s.op == Opcode.STORE and s.beat["target"] == StoreTo.X for s in steps)
         self.loader, self.storer = LoaderTime(p, latency, detail, self.shared), StorerTime(p, latency, detail)

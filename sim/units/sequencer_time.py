@@ -47,7 +47,7 @@ _MASKS = _Masks()
 
 
 @dataclass(frozen=True)
-class Step:
+class Executed:
     """An executed instruction.
 
     pc : its address
@@ -75,7 +75,7 @@ class Trace:
     registers : R0 to R15 at the end
     """
 
-    steps: list[Step]
+    steps: list[Executed]
     code: Status
     pc: int
     registers: list[int]
@@ -118,7 +118,7 @@ def trace(
     lanes, r = p.lxe_format().lanes, [0] * REGISTERS
     for number, value in (registers or {}).items():
         r[number] = value if number else 0
-    steps: list[Step] = []
+    steps: list[Executed] = []
     loops: list[list[int]] = []  # of each open loop: rounds left, address of its first instruction, address of END
     known: dict[int, tuple[Instruction, dict]] = {}
     sets, numbers = iter(retrieved), iter(stored)
@@ -170,7 +170,7 @@ def trace(
                 loops.pop()
         elif i.op == Opcode.HALT and i["leave"]:
             beat = {"leave": 1}
-        steps.append(Step(pc, i.op, i["wait"], i["signal"], jumps, beat))
+        steps.append(Executed(pc, i.op, i["wait"], i["signal"], jumps, beat))
         if i.op == Opcode.HALT:
             return Trace(steps, Status.DONE, pc, r)
         pc = after
@@ -223,9 +223,9 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.fetched, self.decoded, self.added, self.at = TO_FETCH, 0, 0, 0
-        self.before: Step | None = None
+        self.before: Executed | None = None
 
-    def reach(self, step: Step) -> int:
+    def reach(self, step: Executed) -> int:
         """The first cycle in which the next step can be executed or queued. Set `at` to the actual cycle afterwards."""
         before, earliest = self.before, 0
         if before:
@@ -289,7 +289,7 @@ class SequencerTime:
     def __init__(self, p: CoreParams, delays: dict[str, int] | None = None):
         self.p, self.delays = p, dict.fromkeys(NAMES.values(), 1) | (delays or {})
 
-    def run(self, steps: list[Step]) -> SequencerTiming:
+    def run(self, steps: list[Executed]) -> SequencerTiming:
         """Cycles of a trace's steps; START is taken in cycle 0. Raises `ValueError` for a wait that never ends."""
         semaphores, pipeline = SemaphoreTimes(), Pipeline()
         queues = {name: Queue(self.p.lxe.queue) for name in NAMES.values()}
@@ -297,7 +297,7 @@ class SequencerTime:
         executed: list[int] = []
         finish, waits = None, dict.fromkeys((*NAMES.values(), "sync"), 0)
 
-        def ready(step: Step, at: int) -> int:
+        def ready(step: Executed, at: int) -> int:
             if semaphores.waits(step.wait):
                 s = next(s for s in _MASKS[step.wait] if len(semaphores.signals[s]) <= semaphores.taken[s])
                 raise ValueError(f"pc={step.pc}: waits for semaphore {s}, which no earlier instruction signals")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openvrex.hdl.params import WtuParams
-from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Plan, Ring, WtuTime
+from openvrex.sim.units.wtu_time import SETTLES, TO_CHECK, Ring, RowPlan, WtuTime
 
 
 class WtuCores:
@@ -36,7 +36,7 @@ class WtuCores:
             return self._buckets(plans, [int(np.argmax(codes)) // self.p.n_w + 1 for codes, _ in rows])
         return self._exact(plans)
 
-    def _exact(self, plans: list[Plan]) -> np.ndarray:
+    def _exact(self, plans: list[RowPlan]) -> np.ndarray:
         """`run` for the exact variant. A core's last beat leaves before the next core has read its row once."""
         n, start, done = self.p.n_h, 1 - plans[0].digits[0], list[int]()
         for r, plan in enumerate(plans):
@@ -46,7 +46,7 @@ class WtuCores:
             start = done[r] + 1 - SETTLES - 1
         return np.array(done, np.int64)
 
-    def _buckets(self, plans: list[Plan], firsts: list[int]) -> np.ndarray:
+    def _buckets(self, plans: list[RowPlan], firsts: list[int]) -> np.ndarray:
         """`run` for the variant with equal buckets.
 
         firsts : cycle of each row's first beat, that of the first word of the highest bucket

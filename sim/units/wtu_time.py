@@ -37,7 +37,7 @@ class RowTiming:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """What a row takes.
 
     digits : cycles in which the lanes add each word's counts
@@ -112,7 +112,7 @@ class WtuTime:
         last = k == len(plan.digits) - 1
         return max(0, taken - starts - last * SETTLES)
 
-    def plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, budget: int = 0) -> Plan:
+    def plan(self, codes: np.ndarray, counts: np.ndarray, ratio_q16: int, budget: int = 0) -> RowPlan:
         """What a row takes."""
         p = self.p
         codes, counts = np.asarray(codes, np.int64), np.asarray(counts, np.int64)
@@ -128,14 +128,14 @@ class WtuTime:
             b = bucket(codes, p.n_buckets)
             acc = np.array([weight[b == j].sum() for j in range(b.max() + 1)]).cumsum()
             over = np.flatnonzero(acc > left)
-            return Plan((1,) * words, (), (), int(over[0]) + 1 if len(over) else p.n_buckets)
+            return RowPlan((1,) * words, (), (), int(over[0]) + 1 if len(over) else p.n_buckets)
         digits = tuple(self._count_digits(counts, words).tolist())
         first = SETTLES + (1 << p.digits[0][0])  # until Sum is known
         if budget and total <= left:  # the whole first walk finds that the row holds too few
             walk = 1 << p.digits[0][0]
-            return Plan(digits, (SETTLES + walk, *(0,) * (p.readings - 2)), (0,) * words, walk)
+            return RowPlan(digits, (SETTLES + walk, *(0,) * (p.readings - 2)), (0,) * words, walk)
         if not budget and (total == 0 or ratio_q16 >= 1 << 16):
-            return Plan(digits, (first + EVERY, *(0,) * (p.readings - 2)), (0,) * words, 0)
+            return RowPlan(digits, (first + EVERY, *(0,) * (p.readings - 2)), (0,) * words, 0)
         inside, bins = np.arange(n), []  # indices of the codes that begin with the known digits; bins of each walk
         for width, low in p.digits:
             digit = codes[inside] >> low & (1 << width) - 1
@@ -146,7 +146,7 @@ class WtuTime:
             inside = inside[digit == crossing]
         walks = [SETTLES + b for b in bins]
         walks[0] += 0 if budget else first - SETTLES + TH
-        return Plan(digits, tuple(walks), self._tests(inside, weight, left, words), sum(bins))
+        return RowPlan(digits, tuple(walks), self._tests(inside, weight, left, words), sum(bins))
 
     def _tests(self, inside: np.ndarray, weight: np.ndarray, left: int, words: int) -> tuple[int, ...]:
         """Tests of each word; `inside` are the equal codes."""
@@ -167,7 +167,7 @@ class WtuTime:
             digits += largest >> d * p.count_digit > 0
         return digits
 
-    def _times(self, plans: list[Plan], ring: "Ring | None") -> tuple[np.ndarray, np.ndarray]:
+    def _times(self, plans: list[RowPlan], ring: "Ring | None") -> tuple[np.ndarray, np.ndarray]:
         """Cycles of the first words and of the last beats."""
         first, done = np.zeros(len(plans), np.int64), np.zeros(len(plans), np.int64)
         now = 0
@@ -184,7 +184,7 @@ class WtuTime:
             now = done[r] + 1
         return first - first[:1], done - first[:1]
 
-    def _streamed(self, plan: Plan, ring: "Ring") -> tuple[int, int]:
+    def _streamed(self, plan: RowPlan, ring: "Ring") -> tuple[int, int]:
         """The same for a row whose counts stream, cycle by cycle."""
         first = -1
         none = (0,) * len(plan.digits)

@@ -255,7 +255,7 @@ class Built:
     """A unit after synthesis: gate equivalents, memories, longest path in FO4. Without a path, `untimed` says why."""
 
     gates: float
-    memories: tuple[flow.Memory, ...]
+    memories: tuple[flow.MemoryMacro, ...]
     path: float | None
     untimed: str
 
@@ -352,6 +352,6 @@ def _spent(
     return out | {"energy": float(sum(out.values())), "energy.idle": idle}
 
 
-def _macros(memories: tuple[flow.Memory, ...], node: int) -> list[float]:
+def _macros(memories: tuple[flow.MemoryMacro, ...], node: int) -> list[float]:
     """Area (µm²) of each memory."""
     return [m.count * m.macro(node).area.value for m in memories]

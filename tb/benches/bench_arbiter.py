@@ -49,7 +49,7 @@ def channel(bench: Bench, kind: type, name: str, layout: data.StructLayout) -> S
     return bench.streams[-1]
 
 
-class Memory:
+class ReorderingMemory:
     """A memory that answers each ID in order, different IDs in any order, and beats of reads interleaved.
 
     Where AXI4 leaves the order open it takes the worst case: a read sees the content at its request, and a write takes
@@ -210,7 +210,9 @@ class Manager:
         return {n: list(s.sent if isinstance(s, Source) else s.got) for n, s in self.streams.items()}
 
 
-async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory_: Memory | Failing, e: dict) -> dict:
+async def episode(
+    bench: Bench, p: SystemParams, managers: list[Manager], memory_: ReorderingMemory | Failing, e: dict
+) -> dict:
     """Run one episode, in which managers read and write at once; what each side saw.
 
     managers : [{"ar": bursts, "aw": bursts, "w": beats}, each with the cycle "at" of its offer]
@@ -221,7 +223,7 @@ async def episode(bench: Bench, p: SystemParams, managers: list[Manager], memory
     """
     dut = bench.dut
     await bench.reset()
-    own = isinstance(memory_, Memory)
+    own = isinstance(memory_, ReorderingMemory)
     initial = bytearray(content(0, SIZE))
     errors = [(a, a + p.core.lxe.burst_bytes) for a in e["errors"]]
     if own:
@@ -270,6 +272,6 @@ async def traffic(dut):
     p = SystemParams(params(c["params"]), c["cores"])
     bench = Bench(dut, c["seed"])
     managers = [Manager(bench, p, i) for i in range(MANAGERS * p.cores)]
-    memory_ = Memory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])
+    memory_ = ReorderingMemory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])
     await bench.start()
     result({"episodes": [await episode(bench, p, managers, memory_, e) for e in c["episodes"]]})

@@ -12,7 +12,7 @@ from openvrex.tb.library.streams import Bench
 from openvrex.tb.library.transfer_traffic import Control, content, params
 
 
-class Memory:
+class ReadMemory:
     """Answers the bursts of `ar` on `r`, in order, each after `latency` (low, high) cycles or as soon as it can.
 
     errors : addresses of beats that get an error response
@@ -79,7 +79,7 @@ async def transfers(dut):
     p = params(c["params"])
     bench = Bench(dut, c["seed"])
     commands = bench.source("c", transfer_layout())
-    memory = Memory(bench, p, [1, 1], [])
+    memory = ReadMemory(bench, p, [1, 1], [])
     outs = {
         "w": bench.sink("w", weight_layout(p.dpe)),
         "x": bench.sink("x", activation_layout(p.dpe)),

@@ -36,7 +36,7 @@ class Pins:
             self.pins[name].value = v
 
 
-class Memory:
+class TimedMemory:
     """A memory that answers each direction in order.
 
     A read's first beat comes `latency` cycles after its address. A write's response comes as long after its last beat,
@@ -129,7 +129,7 @@ async def timed(dut):
         getattr(dut, name).value = value
     bytes_ = bytearray(bytes.fromhex(c["memory"]))
     prefixes = [x for x in ("m_axi_", "h_axi_", "t_axi_") if hasattr(dut, f"{x}araddr")]
-    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
+    memories = [TimedMemory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
     await bench.start()
 
     async def step() -> None:
@@ -186,7 +186,7 @@ async def stopped(dut):
     first = bytes.fromhex(c["memory"])
     bytes_ = bytearray(first)
     prefixes = [x for x in ("m_axi_", "h_axi_", "t_axi_") if hasattr(dut, f"{x}araddr")]
-    memories = [Memory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
+    memories = [TimedMemory(bench, x, p, bytes_, c["latency"]) for x in prefixes]
     await bench.start()
 
     async def step() -> dict:

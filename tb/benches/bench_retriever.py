@@ -14,7 +14,7 @@ from openvrex.tb.library.streams import Bench
 from openvrex.tb.library.transfer_traffic import content, params
 
 
-class Memory:
+class CopyMemory:
     """Answers bursts in order, each after `latency` (low, high) cycles. Bursts of `errors` fail.
 
     Where AXI4 leaves the order open it takes the worst case: a read sees the content at its request, and a write takes
@@ -149,7 +149,7 @@ async def retrieves(dut):
     c = config()
     p = params(c["params"])
     bench = Bench(dut, c["seed"])
-    memory, places = Memory(bench, p), Places(bench, p)
+    memory, places = CopyMemory(bench, p), Places(bench, p)
     commands = bench.source("c", retrieve_layout())
     feeds = [Feed(bench, "t", joined_layout(p.dre.hcu)), Feed(bench, "b", burst_layout(p.dre.kvmu))]
     news, bursts = (feed.source for feed in feeds)

@@ -12,7 +12,7 @@ from openvrex.tb.library.streams import Bench, Source
 from openvrex.tb.library.transfer_traffic import Control, params
 
 
-class Memory:
+class WriteMemory:
     """Answers each burst of `aw` and `w` on `b`, in order, `latency` (low, high) cycles after its last beat.
 
     errors : addresses of bursts that get an error response
@@ -99,7 +99,7 @@ async def transfers(dut):
     bench = Bench(dut, c["seed"])
     commands = bench.source("c", transfer_layout())
     words = bench.source("i", output_layout(p.vpe))
-    memory = Memory(bench, p, words)
+    memory = WriteMemory(bench, p, words)
     x = bench.sink("x", activation_layout(p.dpe))
     d = bench.sink("d", dre_layout(p))
     control = Control(bench)

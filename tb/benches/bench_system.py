@@ -8,7 +8,7 @@ from openvrex.golden.program.isa import Status
 from openvrex.hdl.execution.system import system_host_layout
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, status_layout
 from openvrex.hdl.params import SystemParams
-from openvrex.tb.benches.bench_arbiter import Failing, Memory
+from openvrex.tb.benches.bench_arbiter import Failing, ReorderingMemory
 from openvrex.tb.library.runner import config, result
 from openvrex.tb.library.streams import Bench, unpack
 from openvrex.tb.library.transfer_traffic import params
@@ -75,7 +75,7 @@ async def phases(dut):
     dut.perf_core.value = dut.perf_index.value = 0
     initial = Path(c["data"]).read_bytes()
     own = c["memory"] == "own"
-    memory = Memory(bench, p) if own else Failing(bench, len(initial), c["pause"])
+    memory = ReorderingMemory(bench, p) if own else Failing(bench, len(initial), c["pause"])
 
     def begin() -> None:
         host.forget()

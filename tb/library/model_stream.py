@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
-from openvrex.golden.program.model_host import ModelHost, Step
+from openvrex.golden.program.model_host import ModelHost, ModelStep
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.pass_stream import Place
@@ -21,12 +21,12 @@ class StepPass:
     """One step of a stream: a `tb.library.pass_stream.Pass`.
 
     Its facts: `of`, the number of the pass of the stream · part, tokens, layer, phase, group of the step
-    (`golden.program.model_host.Step`) · `entries` that an attention has fetched, `clusters` of its table then ·
+    (`golden.program.model_host.ModelStep`) · `entries` that an attention has fetched, `clusters` of its table then ·
     `token` that a head has chosen, with its `probability`
     """
 
     stream: "ModelStream"
-    step: Step
+    step: ModelStep
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class ModelStream:
         pairs = zip(self.outputs, wanted, strict=False)  # generated tokens follow
         return [float(np.linalg.norm(got - want) / np.linalg.norm(want)) for got, want in pairs]
 
-    def stages(self, step: Step) -> list[str]:
+    def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""
         key = step.tokens, step.phase
         if key not in self._stages:

@@ -11,11 +11,11 @@ from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.mosaic import Mosaic
-from openvrex.golden.policies.mosaic_core import Core as Driver
 from openvrex.golden.policies.mosaic_core import CoreLayer, Counts, Job
+from openvrex.golden.policies.mosaic_core import MosaicDriver as Driver
 from openvrex.golden.policies.mosaic_hardware import HardwareClusters, HardwareLayer
 from openvrex.golden.policies.mosaic_host import MosaicHost
-from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy import LayerBlock
 from openvrex.golden.policies.policy_run import Run, decoder_shape
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
@@ -73,7 +73,7 @@ class Twin:
             return plain(at)
 
         state.means = means  # type: ignore[method-assign]
-        want = self.policy.select(Step(layer, block, rows, q.reshape(many, s.heads, -1), history.k, history.v))
+        want = self.policy.select(LayerBlock(layer, block, rows, q.reshape(many, s.heads, -1), history.k, history.v))
         del state.means
         own = self.host.policy.layers[layer]
         assert isinstance(own, CoreLayer)

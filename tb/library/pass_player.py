@@ -131,7 +131,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Core:
+class SimulatedCore:
     """The simulated core of a run, as a file of its folder tells it to the processes.
 
     simulator : path of the simulator · bus : bytes of a beat · counters : names of the core's counters
@@ -157,7 +157,7 @@ class Player:
 
     def __init__(self, folder: Path):
         self.files = PassFiles(folder)
-        self.core = Core(**json.loads(self.files.core.read_text()))
+        self.core = SimulatedCore(**json.loads(self.files.core.read_text()))
         # A file without a name, so that a killed process leaves nothing.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._made = -1  # changes in the file: two a pass; none while there is no file

@@ -11,7 +11,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.light_attention import Selected
-from openvrex.golden.policies.policy import Step as PolicyStep
+from openvrex.golden.policies.policy import LayerBlock as PolicyStep
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
@@ -20,7 +20,7 @@ from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory, Result
-from openvrex.golden.program.window_host import Step, WindowHost
+from openvrex.golden.program.window_host import WindowHost, WindowStep
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Events, Piece, Slots, sizes
 from openvrex.hdl.params import CoreParams
@@ -120,7 +120,7 @@ class WindowPass:
     """
 
     stream: "WindowStream"
-    step: Step
+    step: WindowStep
 
     @property
     def name(self) -> str:

@@ -38,13 +38,13 @@ def test_lines_come_every_ten_seconds(log, monkeypatch):
 
 
 def test_a_step_in_a_log_is_a_line(log):
-    with progress.Step("first") as step:
+    with progress.Spinner("first") as step:
         step.update("second")
     assert log() == ["first", "second"]
 
 
 def test_quiet_says_nothing(log):
-    with progress.Bar(quiet=True) as bar, progress.Step("step", quiet=True) as step:
+    with progress.Bar(quiet=True) as bar, progress.Spinner("step", quiet=True) as step:
         bar.advance(bar.add_task("task", total=1))
         step.update("next")
     assert list(progress.track([1, 2], "items", quiet=True)) == [1, 2]

@@ -14,7 +14,7 @@ from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.mosaic_clusters import Threshold
 from openvrex.golden.policies.mosaic_core import Job
-from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy import LayerBlock
 from openvrex.golden.policies.policy_run import Run
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.program.cluster_stages import ROWS
@@ -33,7 +33,7 @@ from openvrex.sim.system.window_demand import PROMPT
 from openvrex.sim.system.workload import MODELS, Decoder, traced
 from openvrex.sim.units.loader_time import cut
 from openvrex.sim.units.lxe_time import LxeTime
-from openvrex.sim.units.sequencer_time import Step as Executed
+from openvrex.sim.units.sequencer_time import LayerBlock as Executed
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.library import small_mosaic
 from openvrex.tb.library.core_simulator import LATENCY as RTL_LATENCY
@@ -229,7 +229,7 @@ def policy_of(p: MosaicParams, cached: int, tokens: int = 10) -> Run:
         run.take(0, rows, k.astype(np.float32), k.astype(np.float32))
         q = np.repeat(k, 2, axis=1).astype(np.float32)
         h = run.histories[0]
-        run.policy.select(Step(0, block, rows, q, h.k, h.v))
+        run.policy.select(LayerBlock(0, block, rows, q, h.k, h.v))
         run.policy.store.release(0)
         run.finish(block)
         at += size

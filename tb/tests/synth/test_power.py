@@ -14,7 +14,7 @@ from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import HcuParams
 from openvrex.scripts.main import app
 from openvrex.synth import cells, flow, power
-from openvrex.synth.flow import Memory
+from openvrex.synth.flow import MemoryMacro
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
 from openvrex.synth.sram import Sram
 from openvrex.synth.switching_activity import Circuit, after, count, spread
@@ -248,7 +248,7 @@ def test_memory_accesses(measured):
     q = {f"q_{i}": zero for i in range(16)} | {f"d_{i}": zero for i in range(16)} | {f"a_{i}": zero for i in range(6)}
     p = measured(RAM, recording(clk=zero, re="011100000", we="000011110", **q))
     (m,) = p.modules
-    memory = Memory("mem", 16, 64, 1, 1)
+    memory = MemoryMacro("mem", 16, 64, 1, 1)
     reads, writes = m.accesses[memory]
     assert (reads * 8, writes * 8) == (3, 4)
     ram = Sram(64, 16)

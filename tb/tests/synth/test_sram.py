@@ -8,7 +8,7 @@ import pytest
 from openvrex.golden.function_params import ParamError
 from openvrex.synth import technology
 from openvrex.synth.agreement import agreement
-from openvrex.synth.flow import MACRO_BITS, Area, Memory
+from openvrex.synth.flow import MACRO_BITS, Area, MemoryMacro
 from openvrex.synth.liberty import EMBEDDED, load
 from openvrex.synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
 from openvrex.synth.table3 import CONTROL, CORE, LXE_BITS, OWN, PAPER, powers_of, table3
@@ -129,7 +129,7 @@ def test_estimates_move_together():
     assert 2 * a == a * 2 == a + a
 
 
-def area(top: str, comb: float, reg: float, *memories: Memory) -> Area:
+def area(top: str, comb: float, reg: float, *memories: MemoryMacro) -> Area:
     return Area(
         top,
         "area",
@@ -152,22 +152,22 @@ def area(top: str, comb: float, reg: float, *memories: Memory) -> Area:
 
 def test_table_sums():
     units = {
-        "dpe": area("dpe", 4e6, 1e6, Memory("w", 1024, 32, 1, 1, count=64)),
-        "vpe": area("vpe", 4e5, 1e5, Memory("a", 2048, 64, 1, 1)),
-        "hcu": area("hcu", 1000, 500, Memory("h", 32, 1024, 1, 1)),
-        "wtu": area("wtu", 3e4, 1e4, Memory("s", 176, 128, 1, 1)),
+        "dpe": area("dpe", 4e6, 1e6, MemoryMacro("w", 1024, 32, 1, 1, count=64)),
+        "vpe": area("vpe", 4e5, 1e5, MemoryMacro("a", 2048, 64, 1, 1)),
+        "hcu": area("hcu", 1000, 500, MemoryMacro("h", 32, 1024, 1, 1)),
+        "wtu": area("wtu", 3e4, 1e4, MemoryMacro("s", 176, 128, 1, 1)),
         "cluster_set": area("cluster_set", 2000, 1000),
-        "kvmu": area("kvmu", 4000, 3000, Memory("t", 44, 1024, 1, 1, shared=True)),
+        "kvmu": area("kvmu", 4000, 3000, MemoryMacro("t", 44, 1024, 1, 1, shared=True)),
         "table_port": area("table_port", 900, 700),
-        "dre": area("dre", 38000, 15300, Memory("h", 32, 1024, 1, 1), Memory("s", 176, 128, 1, 1)),
-        "sequencer": area("sequencer", 9000, 8000, Memory("program", 256, 512, 1, 1)),
+        "dre": area("dre", 38000, 15300, MemoryMacro("h", 32, 1024, 1, 1), MemoryMacro("s", 176, 128, 1, 1)),
+        "sequencer": area("sequencer", 9000, 8000, MemoryMacro("program", 256, 512, 1, 1)),
         "loader": area("loader", 700, 600),
         "storer": area("storer", 50, 40),
         "feeder": area("feeder", 3, 2),
-        "retriever": area("retriever", 20, 10, Memory("buffer", 512, 144, 1, 1)),
-        "lxe_join": area("lxe", 1, 1, Memory("queue", 2048, 15, 1, 1)),
+        "retriever": area("retriever", 20, 10, MemoryMacro("buffer", 512, 144, 1, 1)),
+        "lxe_join": area("lxe", 1, 1, MemoryMacro("queue", 2048, 15, 1, 1)),
     }
-    memories = (*units["dre"].memories, *units["kvmu"].memories, Memory("glue", 64, 64, 1, 1))
+    memories = (*units["dre"].memories, *units["kvmu"].memories, MemoryMacro("glue", 64, 64, 1, 1))
     units["dre"] = replace(units["dre"], memories=memories)
     rows = table3(units)
     assert list(rows) == [*PAPER, *OWN, *CONTROL, "dre", "core"]

@@ -36,7 +36,7 @@ from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.wtu_cores_time import WtuCores
 from openvrex.sim.units.wtu_time import WtuTime
 from openvrex.synth import flow
-from openvrex.synth.flow import Memory
+from openvrex.synth.flow import MemoryMacro
 from openvrex.synth.sram import Sram
 from openvrex.synth.sweep import dask_run, energy, pareto_front, point_costs, points, search
 from openvrex.synth.sweep.dask_run import ClusterError, Estimate, Sweep
@@ -813,7 +813,8 @@ def test_command(tmp_path):
 def test_command_of_area(tmp_path, monkeypatch, client):
     """Area at the node of the units' gates and memories, N_WTU-h cores counted; the slowest unit's clock."""
     parts = {
-        u: point_costs.Built(1000.0 * i, (Memory("m", 32, 256, 1, 1, i),), 20.0 + i, "") for i, u in enumerate(UNITS)
+        u: point_costs.Built(1000.0 * i, (MemoryMacro("m", 32, 256, 1, 1, i),), 20.0 + i, "")
+        for i, u in enumerate(UNITS)
     }
     monkeypatch.setattr(dask_run, "cluster", lambda *args: nullcontext(client))
     monkeypatch.setattr(point_costs, "built", lambda unit, *_: parts[unit])

@@ -17,7 +17,7 @@ from openvrex.hdl import emit, params
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.scripts.main import app
 from openvrex.synth import emission, mapping, table3
-from openvrex.synth.flow import Memory, synthesise
+from openvrex.synth.flow import MemoryMacro, synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load, truth_table
 from openvrex.synth.sram import Sram
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
@@ -84,7 +84,7 @@ def test_synchronous_reset_and_enable_become_logic(area):
 
 def test_memory_is_accounted_beside_the_logic(area):
     a = area(RAM)
-    assert a.memories == (Memory("left.mem", width=16, depth=64, read_ports=1, write_ports=1),)
+    assert a.memories == (MemoryMacro("left.mem", width=16, depth=64, read_ports=1, write_ports=1),)
     assert a.memory_bits == 1024
     assert a.cells == {"NAND2": 1}, "the read register belongs to the memory"
 
@@ -107,7 +107,7 @@ module t(input clk, en, we, input [5:0] a, b, input [15:0] d, output reg [15:0] 
     if (en && {read}) q <= mem[{address}];
   end
 endmodule""")
-    assert a.memories == (Memory("mem", 16, 64, 1, 1, shared=shared),)
+    assert a.memories == (MemoryMacro("mem", 16, 64, 1, 1, shared=shared),)
     assert a.memories[0].macro(14) == Sram(64, 16, shared=shared)
 
 
@@ -115,7 +115,7 @@ def test_small_memory_is_built_of_registers(area):
     a = area(SMALL_RAM)
     assert (a.memories, a.registers) == ((), 8)
     b = area(SMALL_RAM, macro_bits=8)
-    assert (b.memories, b.registers) == ((Memory("mem", 4, 2, 1, 1),), 0)
+    assert (b.memories, b.registers) == ((MemoryMacro("mem", 4, 2, 1, 1),), 0)
 
 
 def test_constant_table_is_logic(area):
@@ -340,7 +340,7 @@ def test_leaves_are_mapped_once_and_counted(area, leaves, monkeypatch):
     assert a.cells == {n: 5 * one.cells.get(n, 0) + glue.get(n, 0) for n in one.cells | glue}
     assert a.total_area == pytest.approx(5 * one.total_area + 3 + 2)
     assert (a.registers, a.memory_bits) == (40, 5 * 512)
-    assert a.memories == (Memory("cell_.mem", 8, 64, 1, 1, count=5),)
+    assert a.memories == (MemoryMacro("cell_.mem", 8, 64, 1, 1, count=5),)
     assert a.timing.delay >= one.timing.delay
     assert a.report()["leaves"][0]["area"]["comb_ge"] == a.leaves[0].area.comb_ge
     ran.clear()

@@ -16,7 +16,7 @@ from openvrex.golden.inputs.trace_model import Model, frequencies
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.ledger import Ledger, PolicyError
 from openvrex.golden.policies.light_attention import Selected, attention, bf16, by_kv_head, turn_keys
-from openvrex.golden.policies.policy import Plan, Policy
+from openvrex.golden.policies.policy import Admitted, Policy
 from openvrex.golden.policies.policy_run import DecoderRun, TraceRun, blocks, decoder_shape, shape_of
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.store import runs
@@ -526,7 +526,7 @@ class Pruner(Policy):
         count = len(block.tokens) if admit is None else int(admit.sum())
         new = np.arange(self.admitted, self.admitted + count)
         self.admitted += count
-        return Plan(admit, refresh, np.concatenate([refresh, new]) + self.shift)
+        return Admitted(admit, refresh, np.concatenate([refresh, new]) + self.shift)
 
     def select(self, step):
         return Selected(self.store.on_device(step.layer))

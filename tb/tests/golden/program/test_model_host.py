@@ -8,7 +8,7 @@ from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import LxeError
 from openvrex.golden.program.lxe_model import play as simulated
-from openvrex.golden.program.model_host import HEAD, ModelHost, Step, blocks_needed
+from openvrex.golden.program.model_host import HEAD, ModelHost, ModelStep, blocks_needed
 from openvrex.golden.retrieval.table_image import image
 from openvrex.tb.library.policy_passes import PolicyPasses
 from openvrex.tb.library.small_models import LAYERS, SHAPE, PlainDecoder, function, host, model, params, parts
@@ -18,7 +18,7 @@ def relative(have: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(have - want) / np.linalg.norm(want))
 
 
-def play(h: ModelHost, given: list[np.ndarray], generate: int = 0) -> list[Step]:
+def play(h: ModelHost, given: list[np.ndarray], generate: int = 0) -> list[ModelStep]:
     """The steps of a stream, each of which golden has executed."""
     out = []
     for step in h.stream(given, generate):
@@ -27,7 +27,7 @@ def play(h: ModelHost, given: list[np.ndarray], generate: int = 0) -> list[Step]
     return out
 
 
-def passes(steps: list[Step]) -> list[tuple[int, int]]:
+def passes(steps: list[ModelStep]) -> list[tuple[int, int]]:
     """Part and tokens of each pass."""
     return list({s.number: (s.part, s.tokens) for s in steps}.values())
 

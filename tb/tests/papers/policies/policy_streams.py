@@ -4,7 +4,7 @@ import numpy as np
 
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.policies.blocks import Block, Shape
-from openvrex.golden.policies.policy import Step
+from openvrex.golden.policies.policy import LayerBlock
 from openvrex.golden.policies.policy_run import Run
 from tb.tests.golden.retrieval.resv_samples import video
 
@@ -31,7 +31,7 @@ class Stream:
         at = block.tokens
         run.take(0, at, self.k[at], self.v[at])
         history = run.histories[0]
-        y = run.attend(Step(0, block, at, self.q[at], history.k, history.v))
+        y = run.attend(LayerBlock(0, block, at, self.q[at], history.k, history.v))
         self.y.append(y)
         return run.finish(block)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openvrex.golden.inputs import decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.ledger import PolicyError
-from openvrex.golden.policies.policy import Plan
+from openvrex.golden.policies.policy import Admitted
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.gemma3 import Gemma3, ScoreTokenizer
@@ -275,7 +275,7 @@ def test_a_loaded_run_continues(small):
 
 def test_policies_that_prune_are_refused(small, monkeypatch):
     run = fresh("full", small)
-    monkeypatch.setattr(run.policy, "plan", lambda block: Plan(admit=np.arange(10) > 0))
+    monkeypatch.setattr(run.policy, "plan", lambda block: Admitted(admit=np.arange(10) > 0))
     with pytest.raises(PolicyError, match="Full prunes, refreshes or moves tokens"):
         drive(run, small, ids_of(10), [10])
 

@@ -13,7 +13,7 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import StreamingParams
 from openvrex.golden.policies.light_attention import bf16
-from openvrex.golden.policies.policy import Block, Step
+from openvrex.golden.policies.policy import Block, LayerBlock
 from openvrex.golden.policies.registry import override
 from openvrex.papers.commands.scenes_command import interval, share
 from openvrex.papers.policies.registry import entry
@@ -67,7 +67,7 @@ def test_weight_is_that_of_full_attention():
         run.begin(block)
         q, k, v = (a[tokens] for a in arrays)
         run.take(0, tokens, k, v)
-        run.attend(Step(0, block, tokens, q, run.histories[0].k, run.histories[0].v))
+        run.attend(LayerBlock(0, block, tokens, q, run.histories[0].k, run.histories[0].v))
         run.finish(block)
     assert len(run.weight) == len(run.keep) == 1
     q, k, _ = (a.astype(float) for a in arrays)
