@@ -7,8 +7,8 @@ frame, a question or one generated token. For each block:
 1. `plan` says which tokens enter the decoder.
 2. In every layer, the run writes the block's keys and values into the `History`, enters them in the policy's `Store`
    and shows them to `append`.
-3. `select` gets a `LayerBlock`, the layer's queries with all keys and values that have arrived, and returns the `Selected`
-   tokens. Light attention (`attention`) runs over these.
+3. `select` gets a `LayerBlock`, the layer's queries with all keys and values that have arrived, and returns the
+   `Selected` tokens. Light attention (`attention`) runs over these.
 4. After the last layer, `end` does the rest, such as eviction.
 
 Two rules make the costs honest. A policy cannot look ahead: it gets only data that has arrived, and the history is

@@ -184,8 +184,8 @@ class DecoderRun(Run):
     A decoder may have local layers, which attend to a window of tokens (`Decoder.window`). A window is small and stays
     on the device, so nothing is retrieved for it: the run computes local layers by itself. The policy serves the other
     layers, and numbers them from 0. The ledger counts the operations and the device memory of all layers; bytes moved,
-    shares and the census are those of the policy's layers. A policy guesses the next layer's queries (`LayerBlock.ahead`)
-    only where its next layer follows directly. Local layers need every token in order, so a policy that prunes or
+    shares and the census are those of the policy's layers. A policy guesses the next layer's queries
+    (`LayerBlock.ahead`) only where its next layer follows directly. Local layers need every token in order, so a policy that prunes or
     refreshes tokens raises `PolicyError` there.
     """
 
