@@ -185,8 +185,8 @@ class DecoderRun(Run):
     on the device, so nothing is retrieved for it: the run computes local layers by itself. The policy serves the other
     layers, and numbers them from 0. The ledger counts the operations and the device memory of all layers; bytes moved,
     shares and the census are those of the policy's layers. A policy guesses the next layer's queries
-    (`LayerBlock.ahead`) only where its next layer follows directly. Local layers need every token in order, so a policy that prunes or
-    refreshes tokens raises `PolicyError` there.
+    (`LayerBlock.ahead`) only where its next layer follows directly. Local layers need every token in order, so a
+    policy that prunes or refreshes tokens raises `PolicyError` there.
     """
 
     def __init__(self, policy: Policy, width: int):
