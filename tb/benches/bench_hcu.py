@@ -7,7 +7,7 @@ from openvrex.hdl.params import HcuParams
 from openvrex.hdl.retrieval.hcu import Hcu
 from openvrex.hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import LATE, Bench
 from openvrex.tb.library.table_memory import TableMemory
 
 
@@ -23,7 +23,8 @@ async def keys(dut):
     sink = bench.sink("o", joined_layout(p), c["stall"])
     memory = TableMemory(bench, "m", client_sizes(p), latency=c["latency"], late=c["late"])
     memory.items.update({(Item(item), ctx, index): bits for item, ctx, index, bits in c["items"]})
-    memory.ask.stall = memory.put.stall = memory.data.idle = c["port_stall"]
+    memory.ask.stall = memory.put.stall = c["port_stall"]
+    memory.data.idle = 0.0 if c["port_stall"] == LATE else c["port_stall"]  # a source has no such stall
     dut.th_hd.value = c["th_hd"]
     await bench.start()
     source.put(c["beats"])

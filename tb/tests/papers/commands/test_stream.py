@@ -590,7 +590,7 @@ def test_all_policies_by_one_word():
 
 
 def test_policies_lists_every_parameter_and_source():
-    listing = json.loads(vrex("papers", "stream", "--list", "--json").stdout)
+    listing = json.loads(vrex("papers", "list", "--json").stdout)
     assert list(listing) == list(POLICIES)
     for name, p in listing.items():
         assert p["source"]
@@ -600,7 +600,7 @@ def test_policies_lists_every_parameter_and_source():
     value, meaning = listing["resv"]["params"]["resv.th_hd"]
     assert value == 3
     assert meaning.startswith("a token joins a cluster at a Hamming distance below this")
-    shown = vrex("papers", "stream", "--list").stdout
+    shown = vrex("papers", "list").stdout
     assert "resv.ratio_q16" in shown
     assert "flexgen" in shown
 
