@@ -33,8 +33,7 @@ from openvrex.sim.system.window_demand import PROMPT
 from openvrex.sim.system.workload import MODELS, Decoder, traced
 from openvrex.sim.units.loader_time import cut
 from openvrex.sim.units.lxe_time import LxeTime
-from openvrex.sim.units.sequencer_time import Executed
-from openvrex.sim.units.sequencer_time import trace
+from openvrex.sim.units.sequencer_time import Executed, trace
 from openvrex.tb.library import small_mosaic
 from openvrex.tb.library.core_simulator import LATENCY as RTL_LATENCY
 from openvrex.tb.library.mosaic_stream import MosaicStream
