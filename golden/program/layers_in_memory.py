@@ -1,5 +1,6 @@
 """What hosts of compiled programs share: regions one after the other, and a layer's arrays by name."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +34,7 @@ class MemoryMap:
         return out
 
 
-class LayersInMemory:
+class LayersInMemory(ABC):
     """Layers of one shape in one memory.
 
     bases : of each layer, addresses by the register behind which arrays lie, 0 for arrays at an address of their own
@@ -42,9 +43,9 @@ class LayersInMemory:
     memory: Memory
     bases: list[dict[int, int]]
 
+    @abstractmethod
     def plan_of(self, layer: int) -> Plan:
         """The plan of a layer's pass."""
-        raise NotImplementedError
 
     def address(self, array: Array, layer: int = 0) -> int:
         """Address of the first byte of an array of a layer."""

@@ -14,6 +14,7 @@ from openvrex.golden.function_params import check
 RECORD = Path(__file__).parents[2] / "docs" / "results" / "blocks.json"
 COVERAGE_TARGETS = {"line": 0.98, "branch": 0.98, "stall": 1.0}
 MUTANTS_TARGET = 0.95  # of the mutants that differ from the unit
+MEASURED = ("golden", "hdl", "sim", "tb")  # folders that decide a figure
 VERDICTS = ("killed", "equivalent", "counter", "surviving")
 
 
@@ -35,9 +36,14 @@ def keep(kind: str, found: dict[str, dict], path: Path | None = None) -> None:
 
 
 def measured_at() -> dict[str, str]:
-    """Today's date, and the commit of this checkout."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=RECORD.parent, capture_output=True, text=True)
-    return {"date": date.today().isoformat(), "commit": commit.stdout.strip()[:12] or "unknown"}
+    """Today's date, and the commit of this checkout: "edited" behind it if what is measured differs from it."""
+    commit = _git("rev-parse", "HEAD").strip()[:12] or "unknown"
+    edited = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in MEASURED))
+    return {"date": date.today().isoformat(), "commit": f"{commit}, edited" if edited else commit}
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=RECORD.parent, capture_output=True, text=True).stdout
 
 
 def killed_share(mutants: dict) -> float:

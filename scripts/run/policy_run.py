@@ -5,6 +5,7 @@ A policy is a `PolicyRun`: its checked parameters, the stream that its decisions
 
 import json as json_format
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -49,7 +50,7 @@ class Asked:
     slots: int
 
 
-class PolicyRun:
+class PolicyRun(ABC):
     """A run of a policy on the core of a system.
 
     entry : the policy with its parameters. `checked` raises `ParamError` for those that the core does not run
@@ -65,13 +66,13 @@ class PolicyRun:
         self.entry = self.checked()
         self.differences: list[str] = []  # found before the passes
 
+    @abstractmethod
     def checked(self) -> Entry:
         """The policy on the core."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, shown: DecoderStream) -> PassStream:
         """The passes of a video: the policy in FP32 decides first."""
-        raise NotImplementedError
 
     @property
     def total(self) -> int:
@@ -79,27 +80,27 @@ class PolicyRun:
         return 0
 
     @property
+    @abstractmethod
     def sizes(self) -> dict[str, Any]:
         """Sizes of the stream in memory, which decide its passes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def disagreements(self) -> list[str]:
         """Where golden decides otherwise than the policy, a line for each."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figures(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         """Figures of the run, for its report: `events`, `blocks` and others."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def missing(result: dict[str, Any]) -> list[str]:
         """A warning if a kind of event that the policy is there for has never happened."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def sections(result: dict[str, Any]) -> list[Section]:
         """The sections of a report about a run."""
-        raise NotImplementedError
 
 
 def split(policy: str, assignments: Sequence[str]) -> tuple[list[str], list[str]]:
