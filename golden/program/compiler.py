@@ -6,6 +6,7 @@ Addresses are final. A program holds loops only where a register gives the numbe
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreT
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
 from openvrex.golden.program.recipes import SCALAR, STREAM, Words
+from openvrex.golden.program.schedule import schedule
 
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)
@@ -72,6 +74,31 @@ class Compiler:
             yield
         items = tuple(roll(body))
         self.items.append(Loop(items, (0,) * len(addresses(items)), count, register, unit))
+
+    @contextmanager
+    def overlapped(self, most: int = 1) -> Iterator[None]:
+        """What is written inside, without loops, runs in the order that `golden.program.schedule` finds.
+
+        LOADs and MULs stay in order and ahead of their VECTOR, STOREs behind it; so only a STORE must not signal what a
+        LOAD or a MUL inside waits for.
+
+        most : words of a VECTOR that a register counts
+        """
+        with self.block() as items:
+            yield
+        groups: list[list[Op]] = [[]]
+        steps: list[VectorInstruction] = []
+        for item in items:
+            assert isinstance(item, Op)
+            i = item.instruction
+            if groups[-1] and i.op != Opcode.STORE and len(steps) == len(groups):
+                groups.append([])
+            groups[-1].append(item)
+            if i.op == Opcode.VECTOR:
+                steps.append(replace(i.vector, words=most - 1) if i["len"] else i.vector)
+        streams = tuple(group[0].instruction.op != Opcode.VECTOR for group in groups)
+        for k in schedule(tuple(steps), self.fmt.vector, streams):
+            self.items += groups[k]
 
     def when(self, register: int) -> AbstractContextManager[None]:
         """What is written inside runs if the register holds 1, and does not if it holds 0."""

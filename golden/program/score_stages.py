@@ -18,7 +18,7 @@ from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Word
 from openvrex.golden.retrieval.dre_model import DreSizes
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
-ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
+ROWS_AT_ONCE = 2  # rows of scores that a bank holds for `select`: one enters the lanes while the other leaves
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,14 @@ class ScoreCompiler(AttentionCompiler):
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
         row: Words = {"len": int(LEVEL)}  # one number for each cluster
         for first in range(0, rows, at_once):
-            some = range(at_once)
-            for k in some:
-                most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
-                self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
-            for k in some:
-                exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
-            for k in some:
-                for _ in range(p.retrieval.readings):
-                    self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
-                    self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
+            with self.overlapped(words):
+                for k in range(at_once):
+                    most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
+                    self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
+                    exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
+                    for _ in range(p.retrieval.readings):
+                        self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                        self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
