@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +35,7 @@ TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the syst
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
+HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 _MAKE = ("OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
 
 
@@ -136,6 +139,14 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     return build(emitted, files, flags, linked, "runtime-waves" if waves else "runtime")
 
 
+def _keep(kept: Path, files: Iterable[Path]) -> None:
+    """Copy files to a folder that several processes may write and read at once."""
+    kept.mkdir(exist_ok=True)
+    for file in files:
+        shutil.copyfile(file, part := kept / f"{file.name}.{os.getpid()}")
+        part.replace(kept / file.name)
+
+
 def build(
     emitted: Emitted,
     files: dict[str, str],
@@ -149,7 +160,7 @@ def build(
 
     files : files of Verilator by name, the text of each
     flags, linked : of Verilator; those in `linked` do not change what is simulated
-    runtime : the folder of Verilator's own objects, which all simulators share that are compiled with the same flags
+    runtime : kind of simulator, whose objects of Verilator itself and precompiled headers are shared
     optimise : of g++. A bench's Python takes most of a run, so its unit compiles without: two to seven times as fast
     flat : compile the unit as one piece: with -O2 six times as long for a core of 16 lanes
     """
@@ -178,13 +189,13 @@ def build(
         command = ["verilator", *flags, "blocks.vlt", *files, emitted.file]
         command += [f"{emitted.top}_assertions.sv"] if emitted.assertions else []
         _run(command, folder / "verilate.log", cwd=folder, env=env)
-        # Verilator's runtime is the same for every design, so its objects are compiled once.
-        kept = BUILD / runtime
+        # Verilator's runtime is the same for every design, so it is compiled once, and its headers are read once.
+        same = "\0".join([version("verilator"), *_MAKE, optimise, *(f for f in flags if f.startswith("--coverage"))])
+        kept = BUILD / f"{runtime}-{hashlib.sha256(same.encode()).hexdigest()[:8]}"
         for o in kept.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
-        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *options]
         # Verilator's makefile refuses a path with spaces, though all that it names but its own files is relative.
-        make += ["CURDIR=obj"]
+        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", "CURDIR=obj", *options]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
         if not blocks:  # the main program joins the unit's file, so that headers are read once
@@ -192,11 +203,14 @@ def build(
             mains = [name for name in (*(f"../{file}" for file in files), *linked) if name.endswith(".cpp")]
             with (folder / "obj" / "Vtop.cpp").open("a") as f:
                 f.writelines(f'#include "{name}"\n' for name in mains)
+            if not (kept / f"{HEADERS}.gch").exists():
+                (folder / "obj" / HEADERS).write_text('#include "verilated.h"\n#include "verilated_vpi.h"\n')
+                shutil.copyfile(folder / "obj" / HEADERS, folder / "obj" / Path(HEADERS).stem)
+                _run([*make, f"{HEADERS}.gch"], folder / "headers.log", cwd=folder, env=env)
+                _keep(kept, sorted((folder / "obj").glob(f"{HEADERS}*")))
+            make += [f"OPT_FAST={optimise} -include ../../{kept.name}/{HEADERS}"]
         _run(make, folder / "make.log", cwd=folder, env=env)
-        kept.mkdir(exist_ok=True)
-        for o in (folder / "obj").glob("verilated*.o"):
-            shutil.copyfile(o, part := kept / f"{o.name}.{os.getpid()}")
-            part.replace(kept / o.name)
+        _keep(kept, (folder / "obj").glob("verilated*.o"))
         (folder / "done").touch()
     return binary
 
@@ -257,9 +271,8 @@ class Run:
             "COCOTB_RESULTS_FILE": str(results),
             "COCOTB_RANDOM_SEED": str(self.seed),
             "COCOTB_TRUST_INERTIAL_WRITES": "1",
-            # Asserts of benches explain themselves. By default those of every imported module do, which takes longer
-            # to prepare than most runs take.
-            "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py",
+            # Asserts of a run that is not repeated explain themselves. To prepare that takes longer than many runs.
+            "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py" if args or not self.waves else "",
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
