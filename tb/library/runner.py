@@ -4,6 +4,7 @@ A simulator is built once per content (Verilog, flags) under `build/sim`, safe u
 public, which keeps builds short. A failing run is repeated with a waveform, and the error prints how to reproduce it.
 """
 
+import atexit
 import fcntl
 import hashlib
 import json
@@ -14,7 +15,10 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -269,7 +273,6 @@ class Run:
             "COCOTB_TEST_MODULES": f"openvrex.tb.benches.{self.bench}",
             "COCOTB_TEST_FILTER": f"\\.{self.test}$",
             "COCOTB_RESULTS_FILE": str(results),
-            "COCOTB_RANDOM_SEED": str(self.seed),
             "COCOTB_TRUST_INERTIAL_WRITES": "1",
             # Asserts of a run that is not repeated explain themselves. To prepare that takes longer than many runs.
             "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py" if args or not self.waves else "",
@@ -281,17 +284,15 @@ class Run:
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
-        number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
-        # Registers and memories start with random bits, unless the unit is to start from zeros.
-        power_up = getattr(self.emitted, "power_up", 2)
-        args = [*(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{self.seed}"]
-        args += [f"+mutant={number}"] if number else []
-        if servers is None:
-            _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
+        number, port = getattr(self.emitted, "number", 0), getattr(self.emitted, "port", False)
+        # Registers and memories start with random bits, those of the test, unless the unit is to start from zeros.
+        power_up, bits = getattr(self.emitted, "power_up", 2), zlib.crc32(f"{self.bench}.{self.test}".encode()) >> 1
+        command = [str(binary), *(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits or 1}"]
+        command += [f"+mutant={number}"] if number and not port else []
+        if args or os.environ.get("OPENVREX_COVERAGE"):  # which are written when the simulator ends
+            _run(command, folder / "run.log", cwd=folder, env=env)
         else:
-            if folder not in servers:
-                servers[folder] = Server([str(binary), *args], folder, env)
-            servers[folder].run(number)
+            Server.of(command, f"{self.bench}.{self.test}", env).run(folder, number if port else None)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
@@ -317,36 +318,55 @@ def result(values: dict) -> None:
 class Mutant(Emitted):
     """One of several mutants in one simulator, chosen by its number.
 
-    servers : processes of their runs, if the unit has a port `mutant` for the number; otherwise the command line has it
+    port : the unit has an input `mutant` for the number; otherwise the command line has it
     """
 
     number: int = 0
-    servers: dict | None = None
+    port: bool = False
 
 
 class Server:
-    """A run that waits at its start and forks a process for every mutant.
+    """A simulator that waits at the start of a bench and forks a process for every run.
 
     Python, the bench's modules and the simulator start only once, which takes longer than most runs.
     """
 
-    def __init__(self, command: list[str], folder: Path, env: dict[str, str]):
-        self.log = folder / "run.log"
+    latest: OrderedDict[tuple, "Server"] = OrderedDict()
+    most = 12
+
+    @classmethod
+    def of(cls, command: list[str], test: str, env: dict[str, str]) -> "Server":
+        """The server for runs of a test; the one that was not used for longest ends where there are too many."""
+        key = os.getpid(), *command, test, env["COCOTB_REWRITE_ASSERTION_FILES"]
+        if key in cls.latest and cls.latest[key].process.poll() is None:
+            cls.latest.move_to_end(key)
+        else:
+            cls.latest[key] = cls(command, env)
+            while len(cls.latest) > cls.most:
+                cls.latest.popitem(last=False)[1].stop()
+        return cls.latest[key]
+
+    def __init__(self, command: list[str], env: dict[str, str]):
+        self.log = Path(env["OPENVREX_RUN"], "run.log")
         (orders, self.orders), (self.replies, replies) = os.pipe(), os.pipe()
         env = env | {"OPENVREX_SERVER": f"{orders} {replies}"}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
+                command, stdout=log, stderr=log, cwd=self.log.parent, env=env, pass_fds=(orders, replies)
             )
         os.close(orders)
         os.close(replies)
 
-    def run(self, number: int) -> None:
-        """Run one mutant. Raises `BenchError` if its process fails or the server is gone."""
-        os.write(self.orders, f"{number}\n".encode())
-        code = os.read(self.replies, 16).decode().strip()
-        if code != "0":
-            raise BenchError(f"mutant {number} ends with {code or 'the server'}:\n{self.log.read_text()[-2000:]}")
+    def run(self, folder: Path, number: int | None) -> None:
+        """Run the bench in a folder, on mutant `number` if the unit has an input for it.
+
+        Raises `BenchError` if its process fails or the server is gone.
+        """
+        with suppress(BrokenPipeError):
+            os.write(self.orders, json.dumps([str(folder), number]).encode() + b"\n")
+        if (code := os.read(self.replies, 16).decode().strip()) != "0":
+            log = (folder if code else self.log.parent) / "run.log"
+            raise BenchError(f"{folder.name} ends with {code or 'the server'}:\n{log.read_text()[-2000:]}")
 
     def stop(self) -> None:
         """End the server."""
@@ -355,8 +375,16 @@ class Server:
         os.close(self.replies)
 
 
+@atexit.register
+def _stop_all() -> None:
+    while Server.latest:
+        key, server = Server.latest.popitem()
+        if key[0] == os.getpid():
+            server.stop()
+
+
 def _serve(orders: int, replies: int) -> None:
-    """Inside a bench, as a server: returns once in each process that is forked for a mutant."""
+    """Inside a bench, as a server: returns once in each process that is forked for a run."""
     import cocotb  # slow to import, and only servers need it
 
     with os.fdopen(orders) as lines:
@@ -364,10 +392,14 @@ def _serve(orders: int, replies: int) -> None:
             if pid := os.fork():
                 os.write(replies, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
                 continue
+            folder, number = json.loads(line)
+            os.chdir(folder)
             log = os.open("run.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            cocotb.top.mutant.value = int(line)
+            os.environ |= {"OPENVREX_RUN": folder, "COCOTB_RESULTS_FILE": str(Path(folder, "results.xml"))}
+            if number is not None:
+                cocotb.top.mutant.value = number
             # Results are written at the end. The simulator's own end would wait for threads that a fork does not have.
             cocotb.simulator.stop_simulator = partial(os._exit, 0)
             return
