@@ -17,7 +17,7 @@ import sys
 import xml.etree.ElementTree as ET
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -253,12 +253,24 @@ class Run:
             try:
                 self._simulate(waves, folder, ["--trace"])
             except BenchError as again:
-                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), str(waves)])}"
+                command = self._command(waves, ["--trace"])
+                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), *command])}"
                 wave = folder / f"dump.{suffix()}"
                 raise BenchError(f"seed {self.seed}; waveform {wave}; again: {how}\n{again}") from None
             raise BenchError(f"seed {self.seed}: failed once, then passed with the waveform on\n{first}") from None
 
-    def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
+    def _command(self, binary: Path, args: Sequence[str]) -> list[str]:
+        """The simulator's command line.
+
+        Registers and memories start with random bits, unless the unit is to start from zeros: the same ones for 16
+        seeds of a test, whose runs one simulator starts.
+        """
+        power_up = getattr(self.emitted, "power_up", 2)
+        bits = zlib.crc32(f"{self.bench}.{self.test}.{self.seed // 16}".encode()) >> 1 or 1
+        mutant = [f"+mutant={n}"] if (n := getattr(self.emitted, "number", 0)) and not self.emitted.port else []
+        return [str(binary), *args, f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits}", *mutant]
+
+    def _simulate(self, binary: Path, folder: Path, args: Sequence[str] = ()) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
         inputs = [p["name"] for p in _bench_ports(self.emitted) if p["dir"] == "in" and p["name"] != "mutant"]
         own = {"seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 0), "inputs": inputs}
@@ -285,10 +297,7 @@ class Run:
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
         number, port = getattr(self.emitted, "number", 0), getattr(self.emitted, "port", False)
-        # Registers and memories start with random bits, those of the test, unless the unit is to start from zeros.
-        power_up, bits = getattr(self.emitted, "power_up", 2), zlib.crc32(f"{self.bench}.{self.test}".encode()) >> 1
-        command = [str(binary), *(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits or 1}"]
-        command += [f"+mutant={number}"] if number and not port else []
+        command = self._command(binary, args)
         if args or os.environ.get("OPENVREX_COVERAGE"):  # which are written when the simulator ends
             _run(command, folder / "run.log", cwd=folder, env=env)
         else:
