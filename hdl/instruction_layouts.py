@@ -1,6 +1,7 @@
 """Layouts of the streams that the LXE's sequencer takes and gives (`golden.program.isa`)."""
 
 from dataclasses import fields
+from functools import cache
 
 from amaranth import Value
 from amaranth.lib import data
@@ -15,11 +16,13 @@ _HEAD = {"skip": 1, "wait": SEMAPHORES, "signal": SEMAPHORES}
 _TRANSFER = {k: v for k, v in PAYLOAD[Opcode.LOAD].items() if k != "base"}  # `base` is added to `addr`
 
 
+@cache
 def host_layout() -> data.StructLayout:
     """A request of the host: PROGRAM (word `addr` of the program is `data`), REGISTER (R[addr] = data) or START."""
     return data.StructLayout({"op": 2, "addr": 16, "data": WORD_BITS})
 
 
+@cache
 def status_layout() -> data.StructLayout:
     """Status of the program.
 
@@ -29,6 +32,7 @@ def status_layout() -> data.StructLayout:
     return data.StructLayout({"code": 4, "pc": 16, "engines": len(Engine), "bus": 1})
 
 
+@cache
 def fault_layout() -> data.StructLayout:
     """Pulses of the engines' faults.
 
@@ -40,6 +44,7 @@ def fault_layout() -> data.StructLayout:
     return data.StructLayout(dict.fromkeys(names, 1))
 
 
+@cache
 def done_layout() -> data.StructLayout:
     """A pulse: an instruction is done, and adds one to each semaphore of `signal`."""
     return data.StructLayout({"valid": 1, "signal": SEMAPHORES})
@@ -84,6 +89,7 @@ def dre_layout(p: CoreParams) -> data.StructLayout:
     )
 
 
+@cache
 def set_layout() -> data.StructLayout:
     """A pulse: R[to] = data."""
     return data.StructLayout({"valid": 1, "to": 4, "data": ADDR_BITS})

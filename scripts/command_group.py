@@ -5,8 +5,10 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import typer
@@ -48,10 +50,29 @@ class Command(Narrow, TyperCommand):
         return super().invoke(ctx)
 
 
+class Named(UserDict[str, Any]):
+    """Commands by name, each made when it is asked for: all modules take two seconds to import."""
+
+    def __getitem__(self, name: str) -> Any:
+        if isinstance(self.data[name], partial):
+            self.data[name] = self.data[name]()
+        return self.data[name]
+
+
 class Group(Narrow, TyperGroup):
     """A group of commands, which prints its help if no command is named."""
 
     columns = 60  # names of commands are short
+    later: Mapping[str, partial[Any]] = {}
+
+    @classmethod
+    def of(cls, later: Mapping[str, partial[Any]]) -> type["Group"]:
+        """A class of groups with these commands."""
+        return type(cls.__name__, (cls,), {"later": later})
+
+    def __init__(self, *args: Any, **more: Any):
+        super().__init__(*args, **more)
+        self.commands = Named({**self.later, **self.commands})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])

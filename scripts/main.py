@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Iterable
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -34,7 +36,6 @@ PANELS = {
     "Check hardware": ("check.verify",),
     "Estimate area, timing and power": ("size.sweep", "size.report"),
     "Run and simulate models": ("run.trace", "run.answer"),
-    "For readers of the papers, and engineers of OpenVRex": (),
 }
 # A group of commands -> its panel, what it is for, its folder, its commands.
 GROUPS = {
@@ -93,8 +94,9 @@ EXTRAS = {
 }
 
 
-def _command(group: typer.Typer, module: str, within: str = "", panel: str | None = None) -> None:
-    name, settings = module.rpartition(".")[2], {}
+def _command(module: str, within: str, panel: str | None) -> Any:
+    """The command of a module, or one that says what the module needs."""
+    name, settings = module.rpartition(".")[2], dict[str, Any]()
     try:
         command = import_module(f"openvrex.{module}_command").command
     except ModuleNotFoundError as e:
@@ -102,21 +104,26 @@ def _command(group: typer.Typer, module: str, within: str = "", panel: str | Non
             raise
         command = extras.stand_in(f"vrex {within}{name}", found[0], EXTRAS.get(module.split(".")[1], found[1]))
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    group.command(name, cls=Command, rich_help_panel=panel, context_settings=settings)(command)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Command, rich_help_panel=panel, context_settings=settings)(command)
+    return typer.main.get_command(alone)
 
 
-app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
-for title, modules in PANELS.items():
-    for module in modules:
-        _command(app, f"scripts.{module}", panel=title)
-    for group, (panel, purpose, folder, names) in GROUPS.items():
-        # The papers' room may be left out of an installation, and what measures it with it.
-        if panel != title or find_spec("openvrex.papers") is None and group in ("papers", "dev"):
-            continue
-        inner = typer.Typer(cls=Group)
-        for name in names:
-            _command(inner, f"{folder}.{name}", f"{group} ")
-        app.add_typer(inner, name=group, rich_help_panel=panel, help=purpose)
+def _later(modules: Iterable[str], within: str = "", panel: str | None = None) -> dict[str, partial[Any]]:
+    """Commands by name, to be imported."""
+    return {module.rpartition(".")[2]: partial(_command, module, within, panel) for module in modules}
+
+
+plain = dict[str, partial[Any]]()
+for title, own in PANELS.items():
+    plain |= _later((f"scripts.{name}" for name in own), panel=title)
+app = typer.Typer(cls=Commands.of(plain), add_completion=False, pretty_exceptions_enable=False)
+for group, (title, purpose, folder, names) in GROUPS.items():
+    # The papers' room may be left out of an installation, and what measures it with it.
+    if find_spec("openvrex.papers") is None and group in ("papers", "dev"):
+        continue
+    inner = typer.Typer(cls=Group.of(_later((f"{folder}.{name}" for name in names), f"{group} ")))
+    app.add_typer(inner, name=group, rich_help_panel=title, help=purpose)
 
 
 def _version(asked: bool) -> None:

@@ -4,7 +4,6 @@ The memory is the one below or cocotbext-axi's.
 """
 
 from collections import defaultdict, deque
-from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
@@ -14,39 +13,10 @@ from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, w
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.benches.bench_lxe import memory
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Sink, Source, pack, unpack
+from openvrex.tb.library.streams import Bench, Sink, Source, bits_of
 from openvrex.tb.library.transfer_traffic import content, params
 
 SIZE = 1 << 16  # bytes of memory
-
-
-class Pins:
-    """The ports m_axi_<channel><field> as one value."""
-
-    def __init__(self, dut, channel: str, layout: data.StructLayout):
-        self.layout, self.pins = layout, {name: getattr(dut, f"m_axi_{channel}{name}") for name, _ in layout}
-
-    def __len__(self) -> int:
-        return sum(len(pin) for pin in self.pins.values())
-
-    @property
-    def value(self) -> int:
-        """The value of all fields."""
-        return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
-
-    @value.setter
-    def value(self, bits: int) -> None:
-        for name, v in unpack(self.layout, bits).items():
-            self.pins[name].value = v
-
-
-def channel(bench: Bench, kind: type, name: str, layout: data.StructLayout) -> Source | Sink:
-    """A channel of the memory port as a stream of the bench."""
-    dut = bench.dut
-    ends = {s: getattr(dut, f"m_axi_{name}{s}") for s in ("valid", "ready")}
-    ports = {f"{name}_{s}": pin for s, pin in ends.items()} | {f"{name}_payload": Pins(dut, name, layout)}
-    bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
-    return bench.streams[-1]
 
 
 class ReorderingMemory:
@@ -64,9 +34,9 @@ class ReorderingMemory:
 
         address = numbered(address_layout())
         layouts = {"ar": address, "aw": address, "w": write_layout(p.core)}
-        self.ar, self.aw, self.w = (channel(bench, Sink, n, layout) for n, layout in layouts.items())
-        self.r = channel(bench, Source, "r", numbered(read_layout(p.core)))
-        self.b = channel(bench, Source, "b", numbered(response_layout()))
+        self.ar, self.aw, self.w = (bench.channel(Sink, "m_axi_", n, layout) for n, layout in layouts.items())
+        self.r = bench.channel(Source, "m_axi_", "r", numbered(read_layout(p.core)))
+        self.b = bench.channel(Source, "m_axi_", "b", numbered(response_layout()))
         self.begin(bytearray(), {})
 
     def begin(self, data_: bytearray, waits: dict[str, float], latency=(0, 0), errors=(), oldest: bool = False) -> None:
@@ -242,15 +212,15 @@ async def episode(
         for manager in managers:
             manager.offer()
         await memory_.step()
-        assert int(dut.m_axi_rready.value), "R is not taken"
-        assert int(dut.m_axi_bready.value), "B is not taken"
+        assert bits_of(dut.m_axi_rready), "R is not taken"
+        assert bits_of(dut.m_axi_bready), "B is not taken"
 
     while e["cut_at"] > bench.cycle or (not e["cut_at"] and any(left(i) for i in e["end"])):
         assert bench.cycle < 20_000, f"no end: {[left(i) for i in range(len(managers))]} answers missing"
         await step()
     for _ in range(0 if e["cut_at"] else 20):  # nothing more may come
         await step()
-    perf = int(dut.perf.value)
+    perf = bits_of(dut.perf)
     out = {
         "managers": [manager.seen() for manager in managers],
         "data": memory_.data.hex(),

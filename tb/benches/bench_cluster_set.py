@@ -6,7 +6,7 @@ from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.params import WtuParams
 from openvrex.hdl.retrieval.cluster_set import ClusterSet, cluster_layout, mask_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 class Idle:
@@ -26,7 +26,7 @@ class Idle:
 
     def sample(self, cycle: int) -> None:
         """Record the output, at the falling edge."""
-        self.got.append((cycle, int(self.dut.idle.value)))
+        self.got.append((cycle, bits_of(self.dut.idle)))
 
 
 @cocotb.test()
@@ -67,7 +67,7 @@ async def rows(dut):
         await bench.run(done, limit=10 * p.clusters * sets + 8 * len(e["beats"]) + 500)
         for _ in range(20):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(ClusterSet.counters())}
         results.append({"i": source.sent[:], "o": sink.got[:], "idle": idle.got[:], "perf": counts})
     result({"episodes": results})

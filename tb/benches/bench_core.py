@@ -10,7 +10,7 @@ from cocotbext.axi import AxiBus, AxiSlave
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.streams import Bench, bits_of, unpack
 
 PORTS = ("m_axi", "h_axi", "t_axi")
 CHANNELS = ("ar", "aw", "w", "r", "b")
@@ -48,13 +48,13 @@ async def run(bench: Bench, host, case: dict, cut_at: int, limit: int) -> dict:
     await bench.step()
     for _ in range(cut_at or limit):
         await FallingEdge(dut.clk)
-        status = unpack(status_layout(), int(dut.status.value))
+        status = unpack(status_layout(), bits_of(dut.status))
         if status["code"] != Status.RUNNING:
             break
     moves = set()
     for n in range(0 if cut_at else DRAIN + QUIET):
         await FallingEdge(dut.clk)
-        valid = {f"{p}_{c}" for p in PORTS for c in CHANNELS if int(getattr(dut, f"{p}_{c}valid").value)}
+        valid = {f"{p}_{c}" for p in PORTS for c in CHANNELS if bits_of(getattr(dut, f"{p}_{c}valid"))}
         moves |= valid if n >= DRAIN else set()
     return {"status": status["code"], "moves": sorted(moves)}
 

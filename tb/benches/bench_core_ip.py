@@ -14,7 +14,7 @@ from openvrex.tb.benches.bench_core import CHANNELS, PORTS, Faulty
 from openvrex.tb.benches.bench_lxe import memory
 from openvrex.tb.library.register_bus import Registers
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.transfer_traffic import params
 
 
@@ -40,14 +40,14 @@ async def start(regs: Registers, registers: dict[str, int]) -> None:
 
 async def ended(dut, regs: Registers, limit: int) -> dict[str, int]:
     """Wait for the interrupt and clear it; the status."""
-    if not int(dut.irq.value):
+    if not bits_of(dut.irq):
         await with_timeout(RisingEdge(dut.irq), 2 * limit, "ns")
     at = get_sim_time("ns")
     status = {name: await regs.read(f"status.{name}") for name in ("code", "pc")}
     assert await regs.read("irq") == (1 if status["code"] == Status.DONE else 2)
     await regs.write("irq", done=1, fault=1)
     assert await regs.read("irq") == 0
-    assert not int(dut.irq.value)
+    assert not bits_of(dut.irq)
     return status | {"at": at}
 
 
@@ -137,7 +137,7 @@ async def faults(dut):
                 assert await regs.read("status.code") == Status.IDLE
                 assert await regs.read("perf.lxe.sequencer.instructions") == 0
                 channels = (f"{p}_{channel}" for p in PORTS for channel in CHANNELS)
-                moves = [name for name in channels if int(getattr(dut, f"{name}valid").value)]
+                moves = [name for name in channels if bits_of(getattr(dut, f"{name}valid"))]
         assert await regs.read("th_hd") == case["ports"]["th_hd"]
         out.append([codes, moves, kept, bytes(data).hex()])
         await reset(regs)

@@ -5,7 +5,7 @@ import cocotb
 from openvrex.hdl.execution.dpe import Dpe, activation_layout, command_layout, result_layout, weight_layout
 from openvrex.hdl.params import DpeParams
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 @cocotb.test()
@@ -43,7 +43,7 @@ async def products(dut):
     await bench.run(lambda: len(o.got) == total)
     for _ in range(40):  # nothing more may come
         await bench.step()
-    perf = int(dut.perf.value)
+    perf = bits_of(dut.perf)
     names = Dpe.counters()
     result(
         {

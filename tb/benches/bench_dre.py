@@ -8,7 +8,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, place
 from openvrex.hdl.retrieval.row_check import score_layout
 from openvrex.tb.library.dre_scenario import params_from
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.table_bus import TableBus
 
 
@@ -79,12 +79,12 @@ async def phases(dut):
         memory.errors = set(how.get("errors", ()))
         k.put([{"op": SWITCH, "ctx": how["ctx"], "token": 0, "hash": 0, "last": 1}])
         asked, start = memory.beats, bench.cycle
-        while not (int(dut.bus_error.value) if memory.errors else bench.cycle - start >= how["after"]):
+        while not (bits_of(dut.bus_error) if memory.errors else bench.cycle - start >= how["after"]):
             assert bench.cycle - start < c["limit"], f"no bus error: {bench.state()}"
             await step()
         out = {"asked": memory.beats - asked, "waiting": memory.reading, "replied": len(w.got) > answers[1]}
         dut.stop.value = 1
-        while int(dut.busy.value):
+        while bits_of(dut.busy):
             assert bench.cycle - start < c["limit"], f"busy: {bench.state()}"
             await step()
         assert memory.bytes == before, "a SWITCH changed the tables"
@@ -116,8 +116,8 @@ async def phases(dut):
             await step()
     for _ in range(50):  # nothing more may come
         await step()
-    assert not int(dut.busy.value), "busy at the end"
-    perf = int(dut.perf.value)
+    assert not bits_of(dut.busy), "busy at the end"
+    perf = bits_of(dut.perf)
     names = [f"{name}.{counter}" for name, unit, _ in Dre.units(p) for counter in unit.counters()]
     result(
         {

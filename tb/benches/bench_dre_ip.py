@@ -14,7 +14,7 @@ from openvrex.tb.benches.bench_core import Faulty
 from openvrex.tb.benches.bench_lxe import pauses
 from openvrex.tb.library.register_bus import Registers
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, pack
+from openvrex.tb.library.streams import Bench, bits_of, pack
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import flipped
 
@@ -34,7 +34,7 @@ async def send(bench: Bench, name: str, beats: list[dict], layout, idle: float) 
         port("tuser").value = pack(layout, beat["user"])
         port("tvalid").value = 1
         await FallingEdge(bench.dut.clk)
-        while not int(port("tready").value):
+        while not bits_of(port("tready")):
             await FallingEdge(bench.dut.clk)
         await RisingEdge(bench.dut.clk)
         port("tvalid").value = 0
@@ -88,7 +88,7 @@ async def commands(dut):
             await sending[kind[0].replace("r", "s")]
         behind.errors = {tuple(error) for error in step.get("errors", [])}
         if "fault" in step:
-            if not int(dut.irq.value):
+            if not bits_of(dut.irq):
                 await RisingEdge(dut.irq)
             assert await regs.read("irq") & 3 == 2
             out.append([await regs.read("status.code"), await regs.read("result"), await regs.read("count")])
@@ -104,7 +104,7 @@ async def commands(dut):
             elif step.get("polls"):
                 while await regs.read("status.code") == Status.RUNNING:
                     pass
-            elif not int(dut.irq.value):
+            elif not bits_of(dut.irq):
                 await RisingEdge(dut.irq)
             code = await regs.read("status.code")
             if not {"reset", "broken"} & step.keys():
@@ -121,7 +121,7 @@ async def commands(dut):
             assert await regs.read("status.code") == Status.IDLE
             assert await regs.read("perf.retriever.reads") == 0
             for port, channel in itertools.product(PORTS, ("ar", "aw", "w", "r", "b")):
-                assert not int(getattr(dut, f"{port}_{channel}valid").value), (port, channel)
+                assert not bits_of(getattr(dut, f"{port}_{channel}valid")), (port, channel)
         await regs.write("irq", done=1, fault=1, corrected=1)
     Path(c["memory"]).write_bytes(behind.data)
     result({"commands": out, "perf": {path: await regs.read(path) for path in c["counters"]}})

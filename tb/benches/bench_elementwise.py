@@ -5,6 +5,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, Timer
 
 from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import bits_of
 
 
 @cocotb.test()
@@ -16,7 +17,7 @@ async def words(dut):
     y = []
     for op, x in zip(c["op"], c["x"], strict=True):
         await FallingEdge(dut.clk)
-        y.append(f"{int(dut.y.value):x}")
+        y.append(f"{bits_of(dut.y):x}")
         dut.op.value, dut.x.value = int(op, 16), int(x, 16)
     result({"y": y})
 
@@ -28,5 +29,5 @@ async def codes(dut):
     for x in config()["x"]:
         dut.x.value = int(x, 16)
         await Timer(1, unit="ns")
-        out.append(f"{int(dut.code.value):x}")
+        out.append(f"{bits_of(dut.code):x}")
     result({"code": out})

@@ -7,7 +7,7 @@ from openvrex.hdl.retrieval.feeder import Feeder, order_layout
 from openvrex.hdl.retrieval.hcu_state import token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.transfer_traffic import params
 
 
@@ -45,7 +45,7 @@ async def words(dut):
             continue
         for _ in range(10):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": d.sent[:],

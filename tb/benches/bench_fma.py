@@ -5,6 +5,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge
 
 from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import bits_of
 
 
 @cocotb.test()
@@ -16,6 +17,6 @@ async def words(dut):
     y = []
     for a, b, addend in zip(c["a"], c["b"], c["c"], strict=True):
         await FallingEdge(dut.clk)
-        y.append(f"{int(dut.y.value):x}")
+        y.append(f"{bits_of(dut.y):x}")
         dut.op_a.value, dut.op_b.value, dut.op_c.value = a, b, addend
     result({"y": y})

@@ -7,7 +7,7 @@ from openvrex.hdl.params import HcuParams
 from openvrex.hdl.retrieval.hcu import Hcu
 from openvrex.hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import LATE, Bench
+from openvrex.tb.library.streams import LATE, Bench, bits_of
 from openvrex.tb.library.table_memory import TableMemory
 
 
@@ -41,7 +41,7 @@ async def keys(dut):
     await bench.run(lambda: len(sink.got) == expected, limit=c["limit"])
     for _ in range(20):  # nothing more may come
         await bench.step()
-    perf = int(dut.perf.value)
+    perf = bits_of(dut.perf)
     result(
         {
             "first": source.sent[0],

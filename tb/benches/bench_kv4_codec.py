@@ -7,6 +7,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, ReadOnly
 
 from openvrex.tb.library.runner import config, result
+from openvrex.tb.library.streams import bits_of
 
 EVENTS = ("reads", "gives", "again", "makes")
 
@@ -52,8 +53,8 @@ class Player:
             dut.stored.value = self.stored
             await ReadOnly()
             if len(made) < len(out["makes"]) and moves:  # the bus takes a beat late, if it stalls
-                made.append(int(dut.o.value))
-            asked = [name for name in self.events if getattr(dut, name).value]
+                made.append(bits_of(dut.o))
+            asked = [name for name in self.events if bits_of(getattr(dut, name))]
             assert moves or not asked, f"{asked} while it must wait"
             for name in asked:
                 out[name].append(t)

@@ -18,7 +18,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
     placed_layout,
 )
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.streams import Bench, bits_of, unpack
 from openvrex.tb.library.table_memory import TableMemory
 
 STREAMS = "afwxcb"  # and the requests to the tables: ask, put
@@ -36,6 +36,7 @@ class CountRing:
 
     def __init__(self, bench: Bench, p: KvmuParams) -> None:
         self.bench, self.p, self.dut = bench, p, bench.dut
+        self.layout, self.c = counts_layout(p), bench.dut.c
         self.stall = self.uses = 0.0
         self.idle = 1.0  # every cycle counts
         self.got: list[tuple[int, dict]] = []
@@ -60,7 +61,7 @@ class CountRing:
 
     def sample(self, cycle: int) -> None:
         """Take the word that comes, at the falling edge."""
-        word = unpack(counts_layout(self.p), int(self.dut.c.value))
+        word = unpack(self.layout, bits_of(self.c))
         if word["valid"]:
             self.keep = bool(word["keep"]) if word["first"] else self.keep
             assert self.freed or not word["first"], "the ring was not free for another context"
@@ -139,7 +140,7 @@ async def traffic(dut):
         ring.uses = 0.0
         for _ in range(20 + slow + p.clusters):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         beats = {"a": a.sent[:], "f": f.sent[:], "w": w.got[:], "x": x.got[:], "c": ring.got[:], "b": b.got[:]}
         results.append(
             {

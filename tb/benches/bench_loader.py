@@ -8,7 +8,7 @@ from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.vpe import word_layout
 from openvrex.hdl.instruction_layouts import transfer_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.transfer_traffic import Control, content, params
 
 
@@ -35,7 +35,7 @@ class ReadMemory:
     @property
     def begun(self) -> int:
         """Bursts taken on `ar`, including one that is offered."""
-        return len(self.ar.got) + (int(self.ar.valid_.value) and not self.ar.ready)
+        return len(self.ar.got) + (bits_of(self.ar.valid_) and not self.ar.ready)
 
     async def step(self) -> None:
         """Advance one cycle, and check `busy` and the number of bursts in flight."""
@@ -46,9 +46,9 @@ class ReadMemory:
         await self.bench.step()
         self.offered += self.r.valid
         dut, bus, rng = self.bench.dut, self.p.lxe.bus_bytes, self.bench.rng
-        under_way = self.answered + int(self.ar.valid_.value) - self.ended  # before this cycle
+        under_way = self.answered + bits_of(self.ar.valid_) - self.ended  # before this cycle
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {self.bench.cycle}"
-        assert int(dut.busy.value) == (under_way > 0), f"busy in cycle {self.bench.cycle}: {under_way} bursts"
+        assert bits_of(dut.busy) == (under_way > 0), f"busy in cycle {self.bench.cycle}: {under_way} bursts"
         self.most = max(self.most, under_way)
         for at, burst in self.ar.got[self.answered :]:
             addrs = [burst["addr"] + k * bus for k in range(burst["len"] + 1)]
@@ -118,12 +118,12 @@ async def transfers(dut):
             control.stop = 1
             memory.ar.stall = 0.0
             await memory.step()
-            while int(dut.busy.value):
+            while bits_of(dut.busy):
                 assert bench.cycle < 30_000, "never drained"
                 await memory.step()
             assert memory.begun == taken[2], "a burst was begun under stop"
             assert memory.begun == memory.ended, "busy fell too early"
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": commands.sent[:],

@@ -11,7 +11,7 @@ from cocotbext.axi import AxiBus, AxiRam, AxiSlave
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.streams import Bench, bits_of, unpack
 
 
 def memory(bench: Bench, prefix: str, pause: float, **how) -> AxiRam:
@@ -68,13 +68,13 @@ async def program(dut):
             await bench.step()
         await bench.step()  # START has been taken, and nothing more is offered
         start = get_sim_time("ns")
-        while (status := unpack(status_layout(), int(dut.status.value)))["code"] == Status.RUNNING:
+        while (status := unpack(status_layout(), bits_of(dut.status)))["code"] == Status.RUNNING:
             cycles = int(get_sim_time("ns") - start) // 2
             assert cycles < c["limit"], f"no end after {c['limit']} cycles: {status}"
             await First(ValueChange(dut.status), Timer(2 * c["limit"], unit="ns"))
         cycles = int(get_sim_time("ns") - start) // 2
         seen = [ram.read(address, size).hex() for address, size in c["watch"]]
-        runs.append({"status": status, "cycles": cycles, "seen": seen, "perf": f"{int(dut.perf.value):x}"})
+        runs.append({"status": status, "cycles": cycles, "seen": seen, "perf": f"{bits_of(dut.perf):x}"})
         await bench.step()
         if status["code"] != Status.DONE:
             break

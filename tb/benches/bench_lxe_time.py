@@ -3,8 +3,6 @@
 The performance counters show in which cycle each event happens.
 """
 
-from types import SimpleNamespace
-
 import cocotb
 from amaranth.lib import data
 
@@ -13,27 +11,7 @@ from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, w
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, host_layout, status_layout
 from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Sink, Source, pack, unpack
-
-
-class Pins:
-    """The ports <prefix><channel><field> as one value."""
-
-    def __init__(self, dut, prefix: str, layout: data.StructLayout):
-        self.layout, self.pins = layout, {name: getattr(dut, prefix + name) for name, _ in layout}
-
-    def __len__(self) -> int:
-        return sum(len(pin) for pin in self.pins.values())
-
-    @property
-    def value(self) -> int:
-        """The value of all fields."""
-        return pack(self.layout, {name: int(pin.value) for name, pin in self.pins.items()})
-
-    @value.setter
-    def value(self, bits: int) -> None:
-        for name, v in unpack(self.layout, bits).items():
-            self.pins[name].value = v
+from openvrex.tb.library.streams import Bench, Sink, Source, bits_of, unpack
 
 
 class TimedMemory:
@@ -47,11 +25,7 @@ class TimedMemory:
         self.bench, self.bus, self.bytes, self.latency = bench, p.lxe.bus_bytes, bytes_, latency
 
         def channel(kind: type, name: str, layout: data.StructLayout) -> Source | Sink:
-            ends = {s: getattr(bench.dut, f"{prefix}{name}{s}") for s in ("valid", "ready")}
-            ports = {f"{name}_{s}": pin for s, pin in ends.items()}
-            ports[f"{name}_payload"] = Pins(bench.dut, prefix + name, layout)
-            bench.streams.append(kind(SimpleNamespace(**ports), name, layout))
-            return bench.streams[-1]
+            return bench.channel(kind, prefix, name, layout)
 
         self.ar, self.aw = (channel(Sink, name, address_layout()) for name in ("ar", "aw"))
         self.w = channel(Sink, "w", write_layout(p))
@@ -149,19 +123,19 @@ async def timed(dut):
         host.put([{"op": START}])
         while host.queue:
             await step()
-        start, before = host.sent[-1], int(dut.perf.value)
+        start, before = host.sent[-1], bits_of(dut.perf)
         events: dict[str, list[int]] = {name: [] for name in c["counters"]}
         done, late = None, 4  # counters still count for this many cycles after the end
         while late:
             await step()
             now = bench.cycle - start
-            perf = int(dut.perf.value)
+            perf = bits_of(dut.perf)
             if perf != before:
                 for i, name in enumerate(c["counters"]):
                     more = (perf >> 32 * i & 0xFFFFFFFF) - (before >> 32 * i & 0xFFFFFFFF)
                     events[name] += [now] * more
                 before = perf
-            status = unpack(status_layout(), int(dut.status.value))
+            status = unpack(status_layout(), bits_of(dut.status))
             if status["code"] != Status.RUNNING:
                 done, late = done or now, late - 1
             assert now < 20_000, f"no end: {status}"
@@ -195,7 +169,7 @@ async def stopped(dut):
         await bench.step()
         for m in memories:
             m.after()
-        return unpack(status_layout(), int(dut.status.value))
+        return unpack(status_layout(), bits_of(dut.status))
 
     async def play(program: list[str], cut_at: int) -> dict:
         host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(program))

@@ -5,7 +5,7 @@ import cocotb
 from openvrex.hdl.params import MaskParams
 from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout, row_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 @cocotb.test()
@@ -50,7 +50,7 @@ async def masks(dut):
         await bench.run(done, limit=10 * steps + 500)
         for _ in range(20):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(MotionMask.COUNTERS)}
         results.append({"f": frames.sent[:], "i": blocks.sent[:], "o": sink.got[:], "perf": counts})
     result({"episodes": results})

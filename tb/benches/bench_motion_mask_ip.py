@@ -8,7 +8,7 @@ from openvrex.hdl.params import MaskParams
 from openvrex.hdl.shells.register_block import address_map
 from openvrex.tb.library.register_bus import Registers
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 async def send(bench: Bench, beats: list[dict], idle: float) -> None:
@@ -20,7 +20,7 @@ async def send(bench: Bench, beats: list[dict], idle: float) -> None:
         dut.s_axis_b_tdata.value, dut.s_axis_b_tlast.value = beat["data"], beat["last"]
         dut.s_axis_b_tvalid.value = 1
         await FallingEdge(dut.clk)
-        while not int(dut.s_axis_b_tready.value):
+        while not bits_of(dut.s_axis_b_tready):
             await FallingEdge(dut.clk)
         await RisingEdge(dut.clk)
         dut.s_axis_b_tvalid.value = 0
@@ -32,17 +32,17 @@ async def watch(bench: Bench, stall: list[float], seen: dict[str, list]) -> None
     while True:
         dut.m_axis_m_tready.value = int(bench.rng.random() >= stall[0])
         await FallingEdge(dut.clk)
-        responds = int(dut.s_axi_bvalid.value)
+        responds = bits_of(dut.s_axi_bvalid)
         if responds and not was:
             seen["f"].append(cycle)
         was = responds
-        if int(dut.s_axis_b_tvalid.value) and int(dut.s_axis_b_tready.value):
+        if bits_of(dut.s_axis_b_tvalid) and bits_of(dut.s_axis_b_tready):
             seen["i"].append(cycle)
         offer = None
-        if int(dut.m_axis_m_tvalid.value):
-            offer = [int(getattr(dut, f"m_axis_m_{n}").value) for n in ("tdata", "tuser", "tlast")]
+        if bits_of(dut.m_axis_m_tvalid):
+            offer = [bits_of(getattr(dut, f"m_axis_m_{n}")) for n in ("tdata", "tuser", "tlast")]
         assert held is None or offer == held, "an offer changes before it is taken"
-        taken = offer is not None and int(dut.m_axis_m_tready.value)
+        taken = offer is not None and bits_of(dut.m_axis_m_tready)
         if taken:
             seen["o"].append([cycle, *offer])
         held = None if taken else offer
@@ -80,12 +80,12 @@ async def frames(dut):
             if c["polls"]:
                 while await regs.read("status.code") == Status.RUNNING:
                     pass
-            elif not int(dut.irq.value):
+            elif not bits_of(dut.irq):
                 await RisingEdge(dut.irq)
             code = await regs.read("status.code")
             assert await regs.read("irq") == (1 if code == Status.DONE else 2)
             await regs.write("irq", done=1, fault=1)
-            assert not int(dut.irq.value)
+            assert not bits_of(dut.irq)
         else:
             for _ in range(f["reset_after"]):
                 await RisingEdge(dut.clk)
@@ -112,5 +112,5 @@ async def frames(dut):
     perf = {name: await regs.read(f"perf.mask.{name}") for name in ("frames", "blocks", "masks")}
     await regs.write("irq_test", done=1, fault=1)
     assert await regs.read("irq") == 3
-    assert int(dut.irq.value)
+    assert bits_of(dut.irq)
     result({"frames": out, "perf": perf})

@@ -11,7 +11,7 @@ from systemrdl.node import FieldNode, MemNode, RegNode
 from openvrex.hdl.shells.register_block import access_layout, address_map, path_of
 from openvrex.tb.library.register_bus import WORD, Registers
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, pack, unpack
+from openvrex.tb.library.streams import Bench, bits_of, pack, unpack
 from openvrex.tb.library.transfer_traffic import params
 
 
@@ -119,11 +119,11 @@ async def accesses(dut):
             await RisingEdge(dut.clk)
             for w in model.windows:
                 name = w.inst_name
-                if int(getattr(dut, f"{name}_valid").value) and int(getattr(dut, f"{name}_ready").value):
+                if bits_of(getattr(dut, f"{name}_valid")) and bits_of(getattr(dut, f"{name}_ready")):
                     layout = access_layout(w.get_property("mementries"))
-                    beat = unpack(layout, int(getattr(dut, f"{name}_payload").value))
+                    beat = unpack(layout, bits_of(getattr(dut, f"{name}_payload")))
                     passed.append((name, beat["addr"], beat["data"]))
-            out = int(dut.o.value)
+            out = bits_of(dut.o)
             pulses.extend((name, 1) for name, f in pulsed.items() if out >> f.offset & 1)
 
     await bench.start()
@@ -175,11 +175,11 @@ async def accesses(dut):
             assert answer.resp == want, f"write to {address:#x}: {answer.resp}, not {want}"
         for _ in range(rng.randint(1, 2)):
             await FallingEdge(dut.clk)
-        have = unpack(outs, int(dut.o.value))
+        have = unpack(outs, bits_of(dut.o))
         for path, name in plain.items():
             assert have[path] == model.values[name], name
         pending = any(model.values[name] and model.values[enable] for name, enable in enables)
-        assert int(dut.irq.value) == pending
+        assert bits_of(dut.irq) == pending
         kinds |= {"irq"} if pending else set()
     near = sorted({a ^ WORD << k for a in spots for k in range(len(dut.s_axi_araddr) - 2)} - {*spots})
     for k in range(4):  # every bit high and low, and addresses with one wrong bit
@@ -210,7 +210,7 @@ async def accesses(dut):
             answer = await regs.master.write(address + byte, bytes([new]))
             assert answer.resp == model.write(address, new << 8 * byte, 1 << byte)
             await FallingEdge(dut.clk)
-            have = unpack(outs, int(dut.o.value))
+            have = unpack(outs, bits_of(dut.o))
             assert all(have[path] == model.values[name] for path, name in plain.items()), f"write to {address:#x}"
     for address in spots:
         assert await regs.word(address) == model.read(address), f"read of {address:#x}"
@@ -245,7 +245,7 @@ async def cycles(dut):
         for _ in range(40):
             await FallingEdge(dut.clk)
             for name, when in seen.items():
-                if all(int(getattr(dut, f"s_axi_{name}{x}").value) for x in ("valid", "ready")):
+                if all(bits_of(getattr(dut, f"s_axi_{name}{x}")) for x in ("valid", "ready")):
                     when.append(bench.cycle)
             await RisingEdge(dut.clk)
             bench.cycle += 1
@@ -276,7 +276,7 @@ async def cycles(dut):
         dut.s_axi_wdata.value, dut.s_axi_wstrb.value = word, strobe  # bytes that are not written hold something
         await run(("aw", "w"), "b")
         await run(("ar",), "r")
-        out["bytes"].append(int(dut.s_axi_rdata.value))
+        out["bytes"].append(bits_of(dut.s_axi_rdata))
     result(out)
 
 

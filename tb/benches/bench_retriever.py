@@ -10,7 +10,7 @@ from openvrex.hdl.retrieval.hcu_state import joined_layout
 from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
 from openvrex.hdl.retrieval.retriever import Retriever
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.transfer_traffic import content, params
 
 
@@ -172,7 +172,7 @@ async def retrieves(dut):
         before, got = len(memory.w.got), taken()
         await step()
         started, stopped = begun(dut), bench.cycle
-        while int(dut.busy.value):
+        while bits_of(dut.busy):
             assert bench.cycle < stopped + 60_000, "never drained"
             await step()
         for _ in range(10):
@@ -204,18 +204,18 @@ async def retrieves(dut):
             for feed in (*feeds, places):
                 feed.offer()
             await memory.step()
-            pulse, register, fault = (int(x.value) for x in (dut.done, dut.retrieve_set, dut.fault))
+            pulse, register, fault = (bits_of(x) for x in (dut.done, dut.retrieve_set, dut.fault))
             if pulse & 1:
                 done.append((bench.cycle, pulse >> 1))
                 if p.dre.wtu.budget:
-                    on = int(dut.budgeted.value)
-                    modes.append((on, int(dut.budget.value) if on else 0))
+                    on = bits_of(dut.budgeted)
+                    modes.append((on, bits_of(dut.budget) if on else 0))
             if register & 1:
                 sets.append((bench.cycle, register >> 1 & 15, register >> 5))
             if fault:
                 faults.append((bench.cycle, {1: "bus", 2: "range", 4: "full"}[fault]))
             under_way = memory.reading + memory.writing
-            assert under_way == 0 or int(dut.busy.value), f"not busy in cycle {bench.cycle}"
+            assert under_way == 0 or bits_of(dut.busy), f"not busy in cycle {bench.cycle}"
             assert memory.most <= p.lxe.copies, f"{memory.most} bursts under way in cycle {bench.cycle}"
 
         if e["cut_at"]:
@@ -239,11 +239,11 @@ async def retrieves(dut):
             await drain(step)
             assert begun(dut) == started, "a burst was begun after the fault"
         else:
-            assert not int(dut.busy.value), "busy after the end"
+            assert not bits_of(dut.busy), "busy after the end"
             for _ in range(e["hold"]):  # nothing more may come
                 await step()
             assert [len(e["t"]) - len(news.sent), len(e["places"]) - len(places.taken)] == e["untaken"]
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": commands.sent[:],
@@ -270,6 +270,6 @@ async def retrieves(dut):
 
 def begun(dut) -> tuple[int, int]:
     """Number of bursts begun in each direction."""
-    perf = int(dut.perf.value)
+    perf = bits_of(dut.perf)
     names = Retriever.counters()
     return tuple(perf >> 32 * names.index(n) & 0xFFFFFFFF for n in ("reads", "writes"))

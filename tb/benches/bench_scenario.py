@@ -9,7 +9,7 @@ from openvrex.hdl.params import preset
 from openvrex.hdl.retrieval.hcu_state import client_sizes
 from openvrex.hdl.retrieval.kvmu_layouts import map_port
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.streams import Bench, bits_of, unpack
 from openvrex.tb.library.table_memory import TableMemory
 
 CLIENTS = {"hcu": client_sizes, "kvmu": map_port}  # units with tables in memory: the sizes of their port
@@ -43,6 +43,6 @@ async def scenario(dut):
                 streams[name].put(beats)
         await bench.step()
         for name, s in streams.items() if cycle >= c["first"] else ():
-            valid, ready = int(s.valid_.value), int(s.ready_.value)
-            log[name].append([valid, ready, unpack(s.layout, int(s.payload.value)) if valid else None])
+            valid, ready = bits_of(s.valid_), bits_of(s.ready_)
+            log[name].append([valid, ready, unpack(s.layout, bits_of(s.payload)) if valid else None])
     result(log)

@@ -19,7 +19,7 @@ from openvrex.hdl.instruction_layouts import (
 )
 from openvrex.hdl.params import override, preset
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, pack, unpack
+from openvrex.tb.library.streams import Bench, bits_of, pack, unpack
 
 NAMES = [e.name.lower() for e in Engine]
 DONE = [n for n in NAMES if n != "vector"]  # in the order of the port
@@ -125,13 +125,13 @@ async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
             await ClockCycles(dut.clk, sleep)
             bench.cycle += sleep
             continue
-        status = unpack(status_layout(), int(dut.status.value))
-        assert int(dut.stop.value) == (status["code"] >= Status.OPCODE)
+        status = unpack(status_layout(), bits_of(dut.status))
+        assert bits_of(dut.stop) == (status["code"] >= Status.OPCODE)
         if now and status["code"] != Status.RUNNING:  # events after the end are seen, too
             end, rest = now if end is None else end, rest - 1
         if now is not None and now >= run["limit"]:
             break
-    perf = int(dut.perf.value)
+    perf = bits_of(dut.perf)
     return {
         **{n: [[cycle - engines.start, beat] for cycle, beat in s.got] for n, s in engines.sinks.items()},
         "status": status,

@@ -8,7 +8,7 @@ from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.execution.vpe import output_layout
 from openvrex.hdl.instruction_layouts import dre_layout, transfer_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Source
+from openvrex.tb.library.streams import Bench, Source, bits_of
 from openvrex.tb.library.transfer_traffic import Control, params
 
 
@@ -39,7 +39,7 @@ class WriteMemory:
     @property
     def begun(self) -> int:
         """Bursts taken on `aw`, including one that is offered."""
-        return len(self.aw.got) + (int(self.aw.valid_.value) and not self.aw.ready)
+        return len(self.aw.got) + (bits_of(self.aw.valid_) and not self.aw.ready)
 
     async def step(self) -> None:
         """Advance one cycle, and check `busy`, the bursts in flight and the beats of each."""
@@ -50,9 +50,9 @@ class WriteMemory:
         self.offered += self.words.valid
         rng, cycle = self.bench.rng, self.bench.cycle
         self.waited += self.b.pending
-        under_way = before[0] + int(self.aw.valid_.value) - before[1]
+        under_way = before[0] + bits_of(self.aw.valid_) - before[1]
         assert under_way <= self.p.lxe.bursts, f"{under_way} bursts under way in cycle {cycle}"
-        assert int(self.bench.dut.busy.value) or not under_way, f"not busy in cycle {cycle}: {under_way} bursts"
+        assert bits_of(self.bench.dut.busy) or not under_way, f"not busy in cycle {cycle}: {under_way} bursts"
         self.most = max(self.most, under_way)
         self.ends += [at for at, beat in self.w.got[self.seen :] if beat["last"]]
         self.seen = len(self.w.got)
@@ -78,7 +78,7 @@ class Sets:
 
     def sample(self, cycle: int) -> None:
         """Record a pulse."""
-        pulse = int(self.pulse.value)
+        pulse = bits_of(self.pulse)
         if pulse & 1:
             self.got.append((cycle, pulse >> 1 & 15, pulse >> 5))
 
@@ -137,14 +137,14 @@ async def transfers(dut):
             assert taken == late, f"instructions and bursts after a fault: {taken}, {late}"
             control.stop = 1
             await memory.step()
-            while int(dut.busy.value):
+            while bits_of(dut.busy):
                 assert bench.cycle < 30_000, "never drained"
                 await memory.step()
             assert memory.begun == taken[1], "a burst was begun under stop"
             assert memory.begun == memory.answered == len(memory.b.sent), "busy fell too early"
             await memory.step()
-            assert not int(memory.w.valid_.value), "a beat after the bus was drained"
-        perf = int(dut.perf.value)
+            assert not bits_of(memory.w.valid_), "a beat after the bus was drained"
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": commands.sent[:],

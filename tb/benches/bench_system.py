@@ -10,7 +10,7 @@ from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START, status_la
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.benches.bench_arbiter import Failing, ReorderingMemory
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, unpack
+from openvrex.tb.library.streams import Bench, bits_of, unpack
 from openvrex.tb.library.transfer_traffic import params
 
 _TAKEN = 4  # cycles from the last beat on `host` until the status says RUNNING
@@ -45,7 +45,7 @@ class Host:
 
     def status(self) -> list[dict]:
         """Status of all cores."""
-        bits, width = int(self.bench.dut.status.value), status_layout().size
+        bits, width = bits_of(self.bench.dut.status), status_layout().size
         return [unpack(status_layout(), bits >> width * i & (1 << width) - 1) for i in range(self.cores)]
 
 
@@ -120,5 +120,5 @@ async def phases(dut):
             dut.perf_index.value = k
             for _ in range(3):
                 await bench.step()
-            perf[-1].append(int(dut.perf_value.value))
-    result({"phases": out, "perf": perf, "arbiter": f"{int(dut.perf.value):x}", "order": memory.order if own else None})
+            perf[-1].append(bits_of(dut.perf_value))
+    result({"phases": out, "perf": perf, "arbiter": f"{bits_of(dut.perf):x}", "order": memory.order if own else None})

@@ -8,7 +8,7 @@ from cocotb.triggers import RisingEdge
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
 from openvrex.hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.table_bus import TableBus
 from openvrex.tb.library.transfer_traffic import params
 
@@ -67,11 +67,11 @@ async def requests(dut):
                 cocotb.start_soon(stop(dut))
             await bench.step()
             memory.after()
-            errors = int(dut.error.value) if hasattr(dut, "error") else 0
-            for name, pulse in (("bus", int(dut.bus_error.value)), ("corrected", errors & 1), ("wrong", errors >> 1)):
+            errors = bits_of(dut.error) if hasattr(dut, "error") else 0
+            for name, pulse in (("bus", bits_of(dut.bus_error)), ("corrected", errors & 1), ("wrong", errors >> 1)):
                 pulses[name] += [bench.cycle] * pulse
-            assert int(dut.busy.value) or not (memory.reading or memory.writing), f"not busy in cycle {bench.cycle}"
-            assert int(dut.bus_b_ready.value), "a response is not taken"
+            assert bits_of(dut.busy) or not (memory.reading or memory.writing), f"not busy in cycle {bench.cycle}"
+            assert bits_of(dut.bus_b_ready), "a response is not taken"
 
         while bench.cycle < e["cut_at"]:
             await step()
@@ -81,14 +81,14 @@ async def requests(dut):
         while quiet < 12:
             assert bench.cycle < e["limit"], f"no end: {[len(s.queue) for s in sources.values()]} to go"
             await step()
-            halts = halts or bool(int(dut.stop.value))
-            begun += [int(dut.perf.value) & (1 << 64) - 1] * halts  # asks and puts
+            halts = halts or bool(bits_of(dut.stop))
+            begun += [bits_of(dut.perf) & (1 << 64) - 1] * halts  # asks and puts
             assert begun[:1] == begun[-1:], f"a request was begun in cycle {bench.cycle}"
             halts = halts or bool(pulses["bus"] or pulses["wrong"])
             ended = halts or not any(todo.values()) and not any(s.queue for s in sources.values())
-            quiet = quiet + 1 if ended and not int(dut.busy.value) else 0
+            quiet = quiet + 1 if ended and not bits_of(dut.busy) else 0
             assert not (quiet and (memory.reading or memory.writing)), "busy fell too early"
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "sent": {name: source.sent[:] for name, source in sources.items()},

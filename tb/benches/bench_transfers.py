@@ -8,7 +8,7 @@ from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.vpe import output_layout, word_layout
 from openvrex.hdl.instruction_layouts import dre_layout, transfer_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 from openvrex.tb.library.transfer_traffic import content, params
 
 
@@ -47,7 +47,7 @@ async def copies(dut):
         assert bench.cycle < 50_000, f"no end: {done}"
         await bench.step()
         for name in done:
-            done[name] += int(getattr(dut, name).value) & 1
+            done[name] += bits_of(getattr(dut, name)) & 1
     for _ in range(20):  # nothing more may come
         await bench.step()
     half = c["size"] // 2

@@ -7,7 +7,7 @@ from openvrex.hdl.execution.vpe import Vpe, output_layout, word_layout
 from openvrex.hdl.instruction_layouts import instruction_layout
 from openvrex.hdl.params import VpeParams
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 @cocotb.test()
@@ -48,7 +48,7 @@ async def programs(dut):
         await bench.run(done, limit=30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000)
         for _ in range(30):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(Vpe.counters())}
         results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})
     result({"episodes": results})

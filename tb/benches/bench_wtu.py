@@ -6,7 +6,7 @@ from openvrex.hdl.params import ScoreFormat, WtuParams
 from openvrex.hdl.retrieval.wtu import Wtu
 from openvrex.hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Sink, Source
+from openvrex.tb.library.streams import Bench, Sink, Source, bits_of
 
 
 @cocotb.test()
@@ -41,7 +41,7 @@ async def rows(dut):
             await _play(bench, p, e, cut, counts, source, sink)
         for _ in range(20):  # nothing more may come
             await bench.step()
-        perf = int(dut.perf.value)
+        perf = bits_of(dut.perf)
         results.append(
             {
                 "counted": list(counts.sent),

@@ -7,13 +7,12 @@ loses no fault. `vrex dev mutate hcu --at TEXT` names the faults where a text st
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.campaigns.cells import named, read, shown, span
-from openvrex.tb.campaigns.mutants import MutateError, Mutation, netlist, seen, stop
+from openvrex.tb.campaigns.mutants import MutateError, Mutation, netlist, seen
 from openvrex.tb.library.runner import Mutant
 from openvrex.tb.library.yosys import run_yosys
 
@@ -44,15 +43,10 @@ def mutations(emitted: Emitted, faults: Iterable[str], module: str = "") -> list
     return out
 
 
-@contextmanager
-def with_faults(emitted: Emitted, faults: Iterable[str], module: str = "") -> Iterator[list[Mutant]]:
+def with_faults(emitted: Emitted, faults: Iterable[str], module: str = "") -> list[Mutant]:
     """The unit without a fault, and with each of them: one simulator for all."""
     with tempfile.TemporaryDirectory() as tmp:
-        mutants = netlist(emitted, mutations(emitted, faults, module), Path(tmp))
-    try:
-        yield mutants
-    finally:
-        stop(mutants)
+        return netlist(emitted, mutations(emitted, faults, module), Path(tmp))
 
 
 def survivors(
@@ -68,9 +62,9 @@ def survivors(
     every : try only each n-th one
     """
     chosen = dict(list(faults.items())[::every])
-    with with_faults(emitted, chosen, module) as (sound, *mutants):
-        assert not (how := seen(passes, sound)), f"the checks fail without a fault: {how}"
-        return {f: what for (f, what), m in zip(chosen.items(), mutants, strict=True) if not seen(passes, m)}
+    sound, *mutants = with_faults(emitted, chosen, module)
+    assert not (how := seen(passes, sound)), f"the checks fail without a fault: {how}"
+    return {f: what for (f, what), m in zip(chosen.items(), mutants, strict=True) if not seen(passes, m)}
 
 
 def with_fault(emitted: Emitted, fault: str, module: str = "") -> Emitted:

@@ -93,7 +93,7 @@ def _described(line: str, verilog: str, names: dict[tuple[str, str], str]) -> Mu
 def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[Mutant]:
     """The unit without a fault (number 0) and with each of `mutations`, in one text with an input `mutant`.
 
-    Leaves mutants.il in `folder`. Call `stop` at the end for the runs' servers.
+    Leaves mutants.il in `folder`.
     """
     bits = len(mutations).bit_length()
     emitted.write(folder)
@@ -102,15 +102,9 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
     (folder / "script").write_text("\n".join(commands))
     run_yosys(["script script"], folder)
     port = {"name": "mutant", "dir": "in", "width": bits}
-    manifest, servers = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}, {}
+    manifest = emitted.manifest | {"ports": [*emitted.manifest["ports"], port]}
     text = (folder / "mutants.v").read_text()
-    return [Mutant(text, emitted.top, manifest, number=number, servers=servers) for number in range(len(mutations) + 1)]
-
-
-def stop(mutants: list[Mutant]) -> None:
-    """End the servers of their runs."""
-    while mutants[0].servers:
-        mutants[0].servers.popitem()[1].stop()
+    return [Mutant(text, emitted.top, manifest, number=number, port=True) for number in range(len(mutations) + 1)]
 
 
 def seen(passes: Callable[[Emitted], object], mutant: Emitted) -> str:
@@ -175,18 +169,15 @@ def campaign(
                 f.write(json.dumps(asdict(out := Verdict(m.options, m.key, verdict, how, m.text))) + "\n")
             return out
 
-        try:
-            if how := seen(passes, mutants[0]):
-                raise MutateError(f"{unit}: the bench fails without a fault: {how}")
-            for k, m in enumerate(mutations, 1):
-                if m.options in done:
-                    continue
-                if how := seen(passes, mutants[k]):
-                    yield kept(k, "killed", how)
-                else:
-                    alive.append(k)
-        finally:
-            stop(mutants)
+        if how := seen(passes, mutants[0]):
+            raise MutateError(f"{unit}: the bench fails without a fault: {how}")
+        for k, m in enumerate(mutations, 1):
+            if m.options in done:
+                continue
+            if how := seen(passes, mutants[k]):
+                yield kept(k, "killed", how)
+            else:
+                alive.append(k)
         if alive:  # a proof may take longer than the bench
             miter = Miter(emitted, Path(tmp), len(mutations), care or {})
         for k in alive:

@@ -4,6 +4,7 @@ A simulator is built once per content (Verilog, flags) under `build/sim`, safe u
 public, which keeps builds short. A failing run is repeated with a waveform, and the error prints how to reproduce it.
 """
 
+import atexit
 import fcntl
 import hashlib
 import json
@@ -14,8 +15,13 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +39,7 @@ TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the syst
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
+HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 _MAKE = ("OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
 
 
@@ -136,6 +143,14 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     return build(emitted, files, flags, linked, "runtime-waves" if waves else "runtime")
 
 
+def _keep(kept: Path, files: Iterable[Path]) -> None:
+    """Copy files to a folder that several processes may write and read at once."""
+    kept.mkdir(exist_ok=True)
+    for file in files:
+        shutil.copyfile(file, part := kept / f"{file.name}.{os.getpid()}")
+        part.replace(kept / file.name)
+
+
 def build(
     emitted: Emitted,
     files: dict[str, str],
@@ -149,7 +164,7 @@ def build(
 
     files : files of Verilator by name, the text of each
     flags, linked : of Verilator; those in `linked` do not change what is simulated
-    runtime : the folder of Verilator's own objects, which all simulators share that are compiled with the same flags
+    runtime : kind of simulator, whose objects of Verilator itself and precompiled headers are shared
     optimise : of g++. A bench's Python takes most of a run, so its unit compiles without: two to seven times as fast
     flat : compile the unit as one piece: with -O2 six times as long for a core of 16 lanes
     """
@@ -178,13 +193,13 @@ def build(
         command = ["verilator", *flags, "blocks.vlt", *files, emitted.file]
         command += [f"{emitted.top}_assertions.sv"] if emitted.assertions else []
         _run(command, folder / "verilate.log", cwd=folder, env=env)
-        # Verilator's runtime is the same for every design, so its objects are compiled once.
-        kept = BUILD / runtime
+        # Verilator's runtime is the same for every design, so it is compiled once, and its headers are read once.
+        same = "\0".join([version("verilator"), *_MAKE, optimise, *(f for f in flags if f.startswith("--coverage"))])
+        kept = BUILD / f"{runtime}-{hashlib.sha256(same.encode()).hexdigest()[:8]}"
         for o in kept.glob("*.o"):
             shutil.copyfile(o, folder / "obj" / o.name)
-        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", *options]
         # Verilator's makefile refuses a path with spaces, though all that it names but its own files is relative.
-        make += ["CURDIR=obj"]
+        make = ["make", "-C", "obj", "-f", "Vtop_hier.mk" if blocks else "Vtop.mk", "CURDIR=obj", *options]
         # The makefile of a hierarchical block lacks the flag that includes its precompiled header.
         make += ["CFG_CXXFLAGS_PCH_I=-include"] if blocks else []
         if not blocks:  # the main program joins the unit's file, so that headers are read once
@@ -192,11 +207,14 @@ def build(
             mains = [name for name in (*(f"../{file}" for file in files), *linked) if name.endswith(".cpp")]
             with (folder / "obj" / "Vtop.cpp").open("a") as f:
                 f.writelines(f'#include "{name}"\n' for name in mains)
+            if not (kept / f"{HEADERS}.gch").exists():
+                (folder / "obj" / HEADERS).write_text('#include "verilated.h"\n#include "verilated_vpi.h"\n')
+                shutil.copyfile(folder / "obj" / HEADERS, folder / "obj" / Path(HEADERS).stem)
+                _run([*make, f"{HEADERS}.gch"], folder / "headers.log", cwd=folder, env=env)
+                _keep(kept, sorted((folder / "obj").glob(f"{HEADERS}*")))
+            make += [f"OPT_FAST={optimise} -include ../../{kept.name}/{HEADERS}"]
         _run(make, folder / "make.log", cwd=folder, env=env)
-        kept.mkdir(exist_ok=True)
-        for o in (folder / "obj").glob("verilated*.o"):
-            shutil.copyfile(o, part := kept / f"{o.name}.{os.getpid()}")
-            part.replace(kept / o.name)
+        _keep(kept, (folder / "obj").glob("verilated*.o"))
         (folder / "done").touch()
     return binary
 
@@ -235,12 +253,24 @@ class Run:
             try:
                 self._simulate(waves, folder, ["--trace"])
             except BenchError as again:
-                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), str(waves)])}"
+                command = self._command(waves, ["--trace"])
+                how = f"cd {folder} && {shlex.join(['env', *(folder / 'env').read_text().split(chr(0)), *command])}"
                 wave = folder / f"dump.{suffix()}"
                 raise BenchError(f"seed {self.seed}; waveform {wave}; again: {how}\n{again}") from None
             raise BenchError(f"seed {self.seed}: failed once, then passed with the waveform on\n{first}") from None
 
-    def _simulate(self, binary: Path, folder: Path, args: list[str] | None = None) -> dict:
+    def _command(self, binary: Path, args: Sequence[str]) -> list[str]:
+        """The simulator's command line.
+
+        Registers and memories start with random bits, unless the unit is to start from zeros: the same ones for 16
+        seeds of a test, whose runs one simulator starts.
+        """
+        power_up = getattr(self.emitted, "power_up", 2)
+        bits = zlib.crc32(f"{self.bench}.{self.test}.{self.seed // 16}".encode()) >> 1 or 1
+        mutant = [f"+mutant={n}"] if (n := getattr(self.emitted, "number", 0)) and not self.emitted.port else []
+        return [str(binary), *args, f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits}", *mutant]
+
+    def _simulate(self, binary: Path, folder: Path, args: Sequence[str] = ()) -> dict:
         folder.mkdir(parents=True, exist_ok=True)
         inputs = [p["name"] for p in _bench_ports(self.emitted) if p["dir"] == "in" and p["name"] != "mutant"]
         own = {"seed": self.seed, "reset_cycles": self.emitted.manifest.get("reset_cycles", 0), "inputs": inputs}
@@ -255,11 +285,9 @@ class Run:
             "COCOTB_TEST_MODULES": f"openvrex.tb.benches.{self.bench}",
             "COCOTB_TEST_FILTER": f"\\.{self.test}$",
             "COCOTB_RESULTS_FILE": str(results),
-            "COCOTB_RANDOM_SEED": str(self.seed),
             "COCOTB_TRUST_INERTIAL_WRITES": "1",
-            # Asserts of benches explain themselves. By default those of every imported module do, which takes longer
-            # to prepare than most runs take.
-            "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py",
+            # Asserts of a run that is not repeated explain themselves. To prepare that takes longer than many runs.
+            "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py" if args or not self.waves else "",
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
@@ -268,17 +296,12 @@ class Run:
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
-        number, servers = getattr(self.emitted, "number", 0), getattr(self.emitted, "servers", None)
-        # Registers and memories start with random bits, unless the unit is to start from zeros.
-        power_up = getattr(self.emitted, "power_up", 2)
-        args = [*(args or []), f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{self.seed}"]
-        args += [f"+mutant={number}"] if number else []
-        if servers is None:
-            _run([str(binary), *args], folder / "run.log", cwd=folder, env=env)
+        number, port = getattr(self.emitted, "number", 0), getattr(self.emitted, "port", False)
+        command = self._command(binary, args)
+        if args or os.environ.get("OPENVREX_COVERAGE"):  # which are written when the simulator ends
+            _run(command, folder / "run.log", cwd=folder, env=env)
         else:
-            if folder not in servers:
-                servers[folder] = Server([str(binary), *args], folder, env)
-            servers[folder].run(number)
+            Server.of(command, f"{self.bench}.{self.test}", env).run(folder, number if port else None)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
@@ -304,36 +327,55 @@ def result(values: dict) -> None:
 class Mutant(Emitted):
     """One of several mutants in one simulator, chosen by its number.
 
-    servers : processes of their runs, if the unit has a port `mutant` for the number; otherwise the command line has it
+    port : the unit has an input `mutant` for the number; otherwise the command line has it
     """
 
     number: int = 0
-    servers: dict | None = None
+    port: bool = False
 
 
 class Server:
-    """A run that waits at its start and forks a process for every mutant.
+    """A simulator that waits at the start of a bench and forks a process for every run.
 
     Python, the bench's modules and the simulator start only once, which takes longer than most runs.
     """
 
-    def __init__(self, command: list[str], folder: Path, env: dict[str, str]):
-        self.log = folder / "run.log"
+    latest: OrderedDict[tuple, "Server"] = OrderedDict()
+    most = 12
+
+    @classmethod
+    def of(cls, command: list[str], test: str, env: dict[str, str]) -> "Server":
+        """The server for runs of a test; the one that was not used for longest ends where there are too many."""
+        key = os.getpid(), *command, test, env["COCOTB_REWRITE_ASSERTION_FILES"]
+        if key in cls.latest and cls.latest[key].process.poll() is None:
+            cls.latest.move_to_end(key)
+        else:
+            cls.latest[key] = cls(command, env)
+            while len(cls.latest) > cls.most:
+                cls.latest.popitem(last=False)[1].stop()
+        return cls.latest[key]
+
+    def __init__(self, command: list[str], env: dict[str, str]):
+        self.log = Path(env["OPENVREX_RUN"], "run.log")
         (orders, self.orders), (self.replies, replies) = os.pipe(), os.pipe()
         env = env | {"OPENVREX_SERVER": f"{orders} {replies}"}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=folder, env=env, pass_fds=(orders, replies)
+                command, stdout=log, stderr=log, cwd=self.log.parent, env=env, pass_fds=(orders, replies)
             )
         os.close(orders)
         os.close(replies)
 
-    def run(self, number: int) -> None:
-        """Run one mutant. Raises `BenchError` if its process fails or the server is gone."""
-        os.write(self.orders, f"{number}\n".encode())
-        code = os.read(self.replies, 16).decode().strip()
-        if code != "0":
-            raise BenchError(f"mutant {number} ends with {code or 'the server'}:\n{self.log.read_text()[-2000:]}")
+    def run(self, folder: Path, number: int | None) -> None:
+        """Run the bench in a folder, on mutant `number` if the unit has an input for it.
+
+        Raises `BenchError` if its process fails or the server is gone.
+        """
+        with suppress(BrokenPipeError):
+            os.write(self.orders, json.dumps([str(folder), number]).encode() + b"\n")
+        if (code := os.read(self.replies, 16).decode().strip()) != "0":
+            log = (folder if code else self.log.parent) / "run.log"
+            raise BenchError(f"{folder.name} ends with {code or 'the server'}:\n{log.read_text()[-2000:]}")
 
     def stop(self) -> None:
         """End the server."""
@@ -342,8 +384,16 @@ class Server:
         os.close(self.replies)
 
 
+@atexit.register
+def _stop_all() -> None:
+    while Server.latest:
+        key, server = Server.latest.popitem()
+        if key[0] == os.getpid():
+            server.stop()
+
+
 def _serve(orders: int, replies: int) -> None:
-    """Inside a bench, as a server: returns once in each process that is forked for a mutant."""
+    """Inside a bench, as a server: returns once in each process that is forked for a run."""
     import cocotb  # slow to import, and only servers need it
 
     with os.fdopen(orders) as lines:
@@ -351,10 +401,14 @@ def _serve(orders: int, replies: int) -> None:
             if pid := os.fork():
                 os.write(replies, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
                 continue
+            folder, number = json.loads(line)
+            os.chdir(folder)
             log = os.open("run.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            cocotb.top.mutant.value = int(line)
+            os.environ |= {"OPENVREX_RUN": folder, "COCOTB_RESULTS_FILE": str(Path(folder, "results.xml"))}
+            if number is not None:
+                cocotb.top.mutant.value = number
             # Results are written at the end. The simulator's own end would wait for threads that a fork does not have.
             cocotb.simulator.stop_simulator = partial(os._exit, 0)
             return

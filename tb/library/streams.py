@@ -4,8 +4,10 @@ One coroutine steps all streams of a bench. Inputs change just after the rising 
 falling edge, when all combinational paths have settled.
 """
 
+import gc
 import random
 from collections import deque
+from types import SimpleNamespace
 
 import cocotb
 from amaranth.lib import data
@@ -22,13 +24,12 @@ def pack(layout, value) -> int:
         layout = layout.as_shape() if hasattr(layout, "as_shape") else layout
     if not isinstance(layout, data.Layout):
         return int(value)
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    out = 0
-    for key, v in items:
-        f = layout[key]
-        bits = pack(f.shape, v)
-        assert 0 <= bits < 1 << f.width, f"{key}={v} does not fit {f.width} bits"
-        out |= bits << f.offset
+    fields, out = _fields(layout), 0
+    for key, v in value.items() if isinstance(value, dict) else enumerate(value):
+        inner, at, mask = fields[key]
+        bits = pack(inner, v)
+        assert 0 <= bits <= mask, f"{key}={v} does not fit {mask.bit_length()} bits"
+        out |= bits << at
     return out
 
 
@@ -36,8 +37,47 @@ def unpack(layout, bits: int):
     """The inverse of `pack`."""
     if not isinstance(layout, data.Layout):
         return bits
-    parts = {k: unpack(f.shape, bits >> f.offset & (1 << f.width) - 1) for k, f in layout}
+    parts = {
+        key: unpack(inner, bits >> at & mask) if inner else bits >> at & mask
+        for key, (inner, at, mask) in _fields(layout).items()
+    }
     return list(parts.values()) if isinstance(layout, data.ArrayLayout) else parts
+
+
+def _fields(layout: data.Layout) -> dict:
+    """Layout if it has one, offset and mask of each field. Amaranth would compute them anew for each beat."""
+    if id(layout) not in _KNOWN:
+        inner = {key: f.shape if isinstance(f.shape, data.Layout) else None for key, f in layout}
+        _KNOWN[id(layout)] = layout, {key: (inner[key], f.offset, (1 << f.width) - 1) for key, f in layout}
+    return _KNOWN[id(layout)][1]
+
+
+_KNOWN: dict[int, tuple[data.Layout, dict]] = {}  # a layout's number -> the layout, which so keeps it; its fields
+
+
+def bits_of(pin) -> int:
+    """What a pin of the unit holds, as a number: Verilator has no X. `int(pin.value)` takes five times as long."""
+    return pin.value if isinstance(pin, Pins) else int(pin._handle.get_signal_val_binstr(), 2)
+
+
+class Pins:
+    """The ports <prefix><field> of a layout as one value."""
+
+    def __init__(self, dut, prefix: str, layout: data.StructLayout):
+        self.layout, self.pins = layout, {name: getattr(dut, prefix + name) for name, _ in layout}
+
+    def __len__(self) -> int:
+        return sum(len(pin) for pin in self.pins.values())
+
+    @property
+    def value(self) -> int:
+        """The value of all fields."""
+        return pack(self.layout, {name: bits_of(pin) for name, pin in self.pins.items()})
+
+    @value.setter
+    def value(self, bits: int) -> None:
+        for name, v in unpack(self.layout, bits).items():
+            self.pins[name].value = v
 
 
 class Source:
@@ -77,7 +117,7 @@ class Source:
 
     def sample(self, cycle: int) -> None:
         """Record the handshake, at the falling edge: a beat that is ready now transfers at the coming edge."""
-        if self.valid and int(self.ready_.value):
+        if self.valid and bits_of(self.ready_):
             self.queue.popleft()
             self.sent.append(cycle)
             self.pending = False
@@ -109,10 +149,10 @@ class Sink:
 
     def sample(self, cycle: int) -> None:
         """Record a transfer and check the stream rules, at the falling edge."""
-        if not int(self.valid_.value):
+        if not bits_of(self.valid_):
             assert self.held is None, f"{self.name}: valid fell before ready in cycle {cycle}"
             return
-        bits = int(self.payload.value)
+        bits = bits_of(self.payload)
         assert self.held in (None, bits), f"{self.name}: payload changed before ready in cycle {cycle}"
         self.held = None if self.ready else bits
         if self.ready:
@@ -131,7 +171,10 @@ class Bench:
     """
 
     def __init__(self, dut, seed: int):
+        gc.freeze()  # what is imported stays; looking for circles there and among cocotb's tasks takes a tenth of a run
+        gc.set_threshold(100_000)
         self.dut, self.rng, self.cycle = dut, random.Random(seed), 0
+        self.rise, self.fall = RisingEdge(dut.clk), FallingEdge(dut.clk)
         self.hold = config()["reset_cycles"]
         self.streams: list[Source | Sink] = []
         for name in config()["inputs"]:
@@ -147,17 +190,24 @@ class Bench:
         self.streams.append(Sink(self.dut, name, layout, stall))
         return self.streams[-1]
 
+    def channel(self, kind: type, prefix: str, name: str, layout: data.StructLayout) -> Source | Sink:
+        """Add a driver or a monitor of a channel of AXI, whose fields are ports <prefix><name><field>."""
+        ports = {f"{name}_{end}": getattr(self.dut, prefix + name + end) for end in ("valid", "ready")}
+        payload = {f"{name}_payload": Pins(self.dut, prefix + name, layout)}
+        self.streams.append(kind(SimpleNamespace(**ports | payload), name, layout))
+        return self.streams[-1]
+
     async def start(self) -> None:
         """Start the clock, and reset for one cycle more than necessary."""
         self.dut.rst.value = 1
         cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
         for _ in range(2):
-            await FallingEdge(self.dut.clk)
+            await self.fall
         await self._release()
 
     async def reset(self) -> None:
         """Reset for one cycle in flight. Streams forget their pending beats, and cycle counting starts again."""
-        await RisingEdge(self.dut.clk)
+        await self.rise
         self.dut.rst.value = 1
         for s in self.streams:
             if isinstance(s, Source):
@@ -174,23 +224,23 @@ class Bench:
         """End the reset and start to count cycles. A unit with protected memories stays in reset for `hold` more
         cycles.
         """
-        await RisingEdge(self.dut.clk)
+        await self.rise
         self.dut.rst.value = 0
         for _ in range(self.hold):
-            await RisingEdge(self.dut.clk)
+            await self.rise
         self.cycle = 0
         await self._settle()
 
     async def step(self) -> None:
         """Advance one cycle."""
-        await RisingEdge(self.dut.clk)
+        await self.rise
         self.cycle += 1
         await self._settle()
 
     async def _settle(self) -> None:
         for s in self.streams:
             s.drive(self.rng)
-        await FallingEdge(self.dut.clk)
+        await self.fall
         for s in self.streams:
             s.sample(self.cycle)
 
@@ -200,7 +250,7 @@ class Bench:
         steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
         while not done():
             assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self.state()}"
-            if steady and not self._changes() and not int(self.dut.moves.value):
+            if steady and not self._changes() and not bits_of(self.dut.moves):
                 await self._skip(limit)
             else:
                 await self.step()

@@ -4,7 +4,7 @@ from collections import deque
 
 from openvrex.hdl.bus.axi import address_layout, read_beat, response_layout, write_beat
 from openvrex.hdl.params import DreParams
-from openvrex.tb.library.streams import Bench
+from openvrex.tb.library.streams import Bench, bits_of
 
 
 class TableBus:
@@ -68,8 +68,8 @@ class TableBus:
 
     def after(self) -> None:
         """Take the requests of a cycle."""
-        offered = {name: int(getattr(self.bench.dut, f"bus_{name}_valid").value) for name in ("ar", "aw", "w")}
-        reads, writes = offered["ar"] or self.reading, offered["aw"] or offered["w"] or self.writing
+        ar, aw, w = (bits_of(channel.valid_) for channel in (self.ar, self.aw, self.w))
+        reads, writes = ar or self.reading, aw or w or self.writing
         assert not (reads and writes), f"reads and writes are in flight together in cycle {self.bench.cycle}"
         for at, burst in self.ar.got[self.asked :]:
             length = (burst["len"] + 1) * self.bus

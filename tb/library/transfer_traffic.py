@@ -16,6 +16,7 @@ from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.hdl.ports import ports
 from openvrex.tb.library.runner import Run
+from openvrex.tb.library.streams import bits_of
 
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {
@@ -422,7 +423,7 @@ class Control:
 
     def sample(self, cycle: int) -> None:
         """Record `done` and `fault`, at the falling edge."""
-        done, fault = int(self.dut.done.value), int(self.dut.fault.value)
+        done, fault = bits_of(self.dut.done), bits_of(self.dut.fault)
         if done & 1:
             self.done.append((cycle, done >> 1))
         if fault:

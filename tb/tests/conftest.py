@@ -1,5 +1,6 @@
 """What all tests share: checks that explain themselves, and the slow tests that `make check` leaves out."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -15,6 +16,12 @@ pytest.register_assert_rewrite("openvrex.tb.checks", "openvrex.tb.library")
 pytest_plugins = ("tb.tests.golden.inputs.trace_samples", "tb.tests.golden.policies.policy_runs")
 
 SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
+
+
+def pytest_collection_finish():
+    """Python looks for circles in all that tests import, again and again; that would take a tenth of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def pytest_collection_modifyitems(items):

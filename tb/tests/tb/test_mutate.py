@@ -13,7 +13,7 @@ from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import mutate_command as command
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns.faults import mutations
-from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campaign, netlist, sample, seen, stop
+from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campaign, netlist, sample, seen
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
@@ -53,11 +53,8 @@ def test_a_bench_that_compares_kills(folder):
 
 def test_a_bench_that_does_not_compare_lets_live(folder, tmp_path):
     mutants = netlist(emitted(TINY), sample(emitted(TINY), N, SEED), tmp_path)
-    try:
-        assert not seen(blind, mutants[0])
-        alive = [v.verdict for v, m in zip(verdicts(folder), mutants[1:], strict=True) if not seen(blind, m)]
-    finally:
-        stop(mutants)
+    assert not seen(blind, mutants[0])
+    alive = [v.verdict for v, m in zip(verdicts(folder), mutants[1:], strict=True) if not seen(blind, m)]
     assert alive.count("killed") >= N // 4
 
 

@@ -35,8 +35,8 @@ def unit() -> Emitted:
 
 def side_by_side() -> Emitted:
     """The unit and its mutants on the same operands."""
-    with with_faults(unit(), MUTANTS) as mutants:
-        text = mutants[0].verilog
+    mutants = with_faults(unit(), MUTANTS)
+    text = mutants[0].verilog
     widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(mutants)}
     wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
     head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
