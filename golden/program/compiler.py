@@ -55,6 +55,8 @@ class Compiler:
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+        self.reads: dict[str, None] = {}  # names of the arrays that LOADs take, in the order of their first use
+        self.writes: dict[str, None] = {}  # the same for STOREs and fetched entries
 
     # Control flow
 
@@ -141,11 +143,13 @@ class Compiler:
         self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
     ) -> None:
         """LOAD `rows` rows of `words` words, the first from number `at` of the array, each `stride` numbers further."""
+        self.reads[array.name] = None
         fields = _place(array, at, rows, words, stride) | {"target": target} | semaphores(wait, signal)
         self._emit(Opcode.LOAD, **fields | more)
 
     def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
         """STORE the VPE's output in an array, with the arguments of `load`."""
+        self.writes[array.name] = None
         self._emit(Opcode.STORE, **_place(array, at, rows, words, stride) | {"target": StoreTo.MEMORY} | more)
 
     def vector(self, words: Words = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int) -> None:

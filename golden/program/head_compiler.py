@@ -36,7 +36,7 @@ from openvrex.golden.program.join_stage import MINUS_INFINITY
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
 from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
-from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.stage_plan import Plan, Planned
 
 HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
 TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it
@@ -122,16 +122,12 @@ class HeadPlan(Plan):
         self.arrays = self.weights.arrays | self.work.arrays | {"hidden": hidden}
         self.stages = list(self._stages())
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a = self.arrays
         return [
-            ("norm", ("norm",), lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
-            (
-                "head",
-                ("logits",),
-                lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True),
-            ),
-            ("argmax", ("next",), c.argmax),
+            Planned("norm", lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
+            Planned("head", lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True)),
+            Planned("argmax", c.argmax),
         ]
 
     def pack(self, norm: np.ndarray, head: np.ndarray) -> dict[str, np.ndarray]:
