@@ -12,13 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from openvrex.golden.arithmetic.vector import Format, Reduce
+from openvrex.golden.arithmetic.vector import SCALARS, Format
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
-from openvrex.golden.program.recipes import SCALAR, STREAM, Words
+from openvrex.golden.program.recipes import STREAM, Scalar, Words
 from openvrex.golden.program.schedule import schedule
 
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
@@ -55,6 +55,7 @@ class Compiler:
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+        self.free = list(map(Scalar, range(SCALARS)))  # scalar registers that no value holds
         self.reads: dict[str, None] = {}  # names of the arrays that LOADs take, in the order of their first use
         self.writes: dict[str, None] = {}  # the same for STOREs and fetched entries
 
@@ -134,6 +135,14 @@ class Compiler:
         """Make an engine wait for semaphores before what follows, and signal others once all before is done."""
         self._emit(engine, len=Register.REST, add=NEVER, **semaphores(wait, signal))
 
+    @contextmanager
+    def scalars(self, count: int) -> Iterator[list[Scalar]]:
+        """Scalar registers for values that live inside. Those that another method takes meanwhile are others."""
+        assert count <= len(self.free), "the VPE has no more scalar registers"
+        taken, self.free = self.free[:count], self.free[count:]
+        yield taken
+        self.free = taken + self.free
+
     # Instructions
 
     def _emit(self, opcode: Opcode, **values: int) -> None:
@@ -192,10 +201,6 @@ class Compiler:
         if isinstance(words, int):
             return rows * words, (rows, words, stride), {}
         return words, (1, 1, self.fmt.lanes), words if "pair" in words else words | {"unit": 1}
-
-    def scalar(self, to: int, **fields: int) -> None:
-        """Compute with scalar operands; the result goes to scalar register `to`."""
-        self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
 
     def begin(self) -> None:
         """Make the following LOADs wait until the stage before is in memory."""

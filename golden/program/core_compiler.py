@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.compiler import FREE, FULL, semaphores
@@ -46,7 +46,7 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrie
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
 from openvrex.golden.program.loop_rolling import op
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, Scalar, imm, mean
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, imm, mean
 from openvrex.golden.program.score_stages import LEVEL, RetrievalShape, ScoreCompiler
 from openvrex.golden.program.sequencer_model import register_values
 from openvrex.golden.program.stage_plan import Planned
@@ -156,7 +156,6 @@ class CoreCompiler(ScoreCompiler):
         words, entry = p.key_words, s.entry * 2
         row = Array("table", 0, (p.pitch // 4,), np.float32, ROW)
         mean_at, count = words + 1, words  # words of the banks that hold them
-        whole, inverse, low, high = (Scalar(k) for k in range(4))
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)
@@ -165,9 +164,10 @@ class CoreCompiler(ScoreCompiler):
         self.vector(words + 1, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
         self.take(p["fresh"], t * s.entry, words, Bank.A | Bank.C, c=BANK)
         one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
-        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole.number)
-        self.give(row, 0, words + 1)
-        mean(self, Row(0, words), whole, inverse, low, high, mean_at)
+        with self.scalars(4) as (whole, inverse, low, high):
+            self.vector(1, **one, **whole.to, keep=0)
+            self.give(row, 0, words + 1)
+            mean(self, Row(0, words), whole, inverse, low, high, mean_at)
         self.out(words, at=mean_at)
         means = Array("means", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
         self.store(means, 0, 1, words, 0, **semaphores((), (SUMMED,)))

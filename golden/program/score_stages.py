@@ -11,10 +11,10 @@ from typing import Any, Protocol, Self
 from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import ReSVParams, check, check_ints
-from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
+from openvrex.golden.program.attention_stages import MINUS_INFINITY, PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import LayerShape, Register, divisors
-from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
+from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm, put
 from openvrex.golden.retrieval.dre_model import DreSizes
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
@@ -114,15 +114,15 @@ class ScoreCompiler(AttentionCompiler):
 
     def long_codes(self, at: int, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
-        self.vector(a=IMMEDIATE, imm_a=0xFF80, reduce=Reduce.LAST, scalar_d=TOP, keep=0)
+        self.constant(TOP, MINUS_INFINITY)
 
         def highest(at: int, size: Words) -> None:
-            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART)
-            self.scalar(TOP, op=VectorOp.MAX, scalar_a=PART, c=SCALAR, scalar_c=TOP)
+            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART.number)
+            put(self, TOP, op=VectorOp.MAX, **PART.of("a"), **TOP.of("c"))
 
         def send(at: int, size: Words) -> None:
             self.part_of_row(at, size)
-            exponentials(self, Row(0, size), Scalar(TOP), code=1)
+            exponentials(self, Row(0, size), TOP, code=1)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
 

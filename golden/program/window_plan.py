@@ -85,7 +85,7 @@ class WindowPlan(LayerPlan):
     for entries behind the ring, and as `BranchPlan` does.
     """
 
-    _compiler = WindowCompiler
+    _compiler: type[Any] = WindowCompiler
 
     def __init__(
         self,
