@@ -17,10 +17,10 @@ from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
 from openvrex.hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
+from openvrex.hdl.emit_cache import emitted  # noqa: E402
 from openvrex.hdl.params import override, preset  # noqa: E402
 from openvrex.scripts.pages import block_diagram, html_page, unit_datasheet, waveform_scenarios  # noqa: E402
 from openvrex.scripts.records import recorded_page  # noqa: E402
-from openvrex.synth.emission import emitted  # noqa: E402
 from openvrex.tb.library.runner import BUILD  # noqa: E402
 
 SHEETS = "datasheets"

@@ -18,10 +18,10 @@ from openvrex.golden.function_params import RATIO, ReSVParams, check
 from openvrex.hdl import generated
 from openvrex.hdl.design import load
 from openvrex.hdl.emit import ALL, UNITS, Emitted, params_of
+from openvrex.hdl.emit_cache import emitted
 from openvrex.hdl.params import DreParams, SystemParams, override, override_part, stated
 from openvrex.scripts.fitting_console import FittingConsole
 from openvrex.synth import flow
-from openvrex.synth.emission import emitted
 
 # A pipe or a log has no width of its own; a table there should not be squeezed into 80 columns.
 out = FittingConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)

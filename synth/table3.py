@@ -5,10 +5,10 @@ from pathlib import Path
 
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import Emitted, params_of
+from openvrex.hdl.emit_cache import emitted
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.params import SystemParams
 from openvrex.synth import technology
-from openvrex.synth.emission import emitted
 from openvrex.synth.flow import Area, MemoryMacro
 from openvrex.synth.sram import Sram, total
 from openvrex.synth.technology import ZERO, Estimate

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.trace import Trace
-from openvrex.hdl.emit import ALL, UNITS, emit, params_of
+from openvrex.hdl.emit import ALL, UNITS, params_of
 from openvrex.hdl.header import command_line
 from openvrex.scripts import console
 from openvrex.scripts.check import block_status_table
 from openvrex.scripts.check.plan_table import TESTS, show
 from openvrex.scripts.progress import Spinner
-from openvrex.tb.library.runner import ROOT, BenchError
+from openvrex.tb.library.runner import ROOT, BenchError, emit
 from openvrex.tb.library.trace_check import Outcome, exercised, missing, verify_unit
 from openvrex.tb.library.waveforms import Traced
 

@@ -16,7 +16,6 @@ from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.model_host import ModelHost
-from openvrex.hdl.emit import emit
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
@@ -27,6 +26,7 @@ from openvrex.tb.library import stage_log
 from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host
 from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.video_question import VideoQuestion, answer
 
 RESULT, FOLDER = "answer.json", "passes"  # in the folder

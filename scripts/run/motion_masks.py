@@ -11,10 +11,10 @@ from openvrex.golden.inputs.codec import Coded, PruneParams
 from openvrex.golden.inputs.codec_mask import Command, commands
 from openvrex.golden.policies.codecsight_policy import CodecSightParams
 from openvrex.golden.policies.stream_runs import Segment
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import MaskParams
 from openvrex.sim.units.motion_mask_time import MotionMaskTime
 from openvrex.tb.checks.motion_mask_checks import episode, listing, run
+from openvrex.tb.library.runner import emit
 
 
 @dataclass(frozen=True)

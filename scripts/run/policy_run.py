@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import DecoderStream, Options
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
@@ -26,6 +25,7 @@ from openvrex.scripts.progress import Bar
 from openvrex.scripts.run.play_passes import Again, differences, end, play, tell_repeated
 from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.pass_stream import PassStream
+from openvrex.tb.library.runner import emit
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client

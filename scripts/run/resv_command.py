@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.inputs.trace import Trace, TraceError
-from openvrex.hdl.emit import emit
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
@@ -26,6 +25,7 @@ from openvrex.scripts.run import run_options
 from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated, workers_of
 from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
 from openvrex.tb.library.decoder_layers import DecoderLayers
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.stage_log import Span, Unit, spans
 
 RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder

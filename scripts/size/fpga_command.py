@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from openvrex.golden.function_params import check
-from openvrex.hdl import emit
+from openvrex.hdl import emit, emit_cache
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.size.mapped_units import print_table, units_of
-from openvrex.synth import emission, flow, fpga, table3
+from openvrex.synth import flow, fpga, table3
 from openvrex.synth.liberty import SynthError
 
 
@@ -39,7 +39,7 @@ def command(
     check(device in fpga.DEVICES, "--device", device, f"must be one of {', '.join(fpga.DEVICES)}")
     with Bar() as progress:
         for name in progress.track([unit] if generated else units_of(unit), description=f"{device}: place and route"):
-            made = generated or emission.emitted(name, emit.params_of(name, chosen), flow.BUILD)
+            made = generated or emit_cache.emitted(name, emit.params_of(name, chosen), flow.BUILD)
             try:
                 placed[name] = fpga.place(made.verilog, made.top, device)
             except SynthError as e:

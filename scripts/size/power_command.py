@@ -9,13 +9,13 @@ from rich.table import Table
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import UNITS, Emitted, params_of
+from openvrex.hdl.emit_cache import emitted
 from openvrex.hdl.params import CLOCK, SystemParams
 from openvrex.hdl.retrieval.dre import Dre
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.size import mapped_units
 from openvrex.synth import flow, recorded
-from openvrex.synth.emission import emitted
 from openvrex.synth.power import Power
 from openvrex.synth.technology import node as known_node
 from openvrex.tb.library.runner import ROOT, BenchError

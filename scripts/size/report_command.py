@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import UNITS, Emitted, params_of
+from openvrex.hdl.emit_cache import emitted
 from openvrex.hdl.params import SystemParams, flat
 from openvrex.scripts import console
 from openvrex.scripts.check.plan_table import TESTS
@@ -22,7 +23,6 @@ from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.quantity import number
 from openvrex.synth import flow, table3
-from openvrex.synth.emission import emitted
 from openvrex.synth.sweep import pareto_front
 from openvrex.synth.sweep.database import Row as Result
 from openvrex.synth.sweep.point_costs import OBJECTIVES

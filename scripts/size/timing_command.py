@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from openvrex.hdl import emit
+from openvrex.hdl import emit, emit_cache
 from openvrex.scripts import console
 from openvrex.scripts.size import mapped_units
 from openvrex.scripts.size.mapped_units import Mapped, print_table
-from openvrex.synth import emission, flow, opensta
+from openvrex.synth import flow, opensta
 from openvrex.synth.liberty import SynthError
 
 
@@ -64,7 +64,7 @@ def _time(found: Mapped) -> dict[str, opensta.StaPath]:
     out = {}
     for unit, area in found.rows.items():
         if area.timing and not area.leaves:
-            made = found.generated or emission.emitted(unit, emit.params_of(unit, found.system), flow.BUILD)
+            made = found.generated or emit_cache.emitted(unit, emit.params_of(unit, found.system), flow.BUILD)
             netlists, library = flow.netlists(made.verilog, made.top, **found.options)
             out[unit] = opensta.longest(made.top, netlists[made.top]["netlist"], library)
     return out

@@ -10,11 +10,11 @@ import numpy as np
 
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
 from openvrex.sim.units.arbiter_time import ArbiterTime
 from openvrex.tb.benches.bench_arbiter import SIZE
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 from openvrex.tb.library.transfer_traffic import content, params
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.program.isa import Instruction, Status, encode
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import override, preset
 from openvrex.sim.units.lxe_time import Run
 from openvrex.sim.units.sequencer_time import trace
@@ -17,6 +17,7 @@ from openvrex.tb.checks.lxe_time_checks import COUNTERS, events
 from openvrex.tb.library.branch_runs import BranchRun
 from openvrex.tb.library.lxe_programs import image
 from openvrex.tb.library.runner import Run as Bench
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.stress_traffic import StressTraffic
 
 # So small a W and X make groups of tokens, tiles in slices, and inputs of which X does not hold all tokens.

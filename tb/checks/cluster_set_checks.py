@@ -7,10 +7,9 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import WtuParams, preset
 from openvrex.sim.units.cluster_set_time import ClusterSetTime
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

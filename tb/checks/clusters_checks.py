@@ -16,7 +16,7 @@ from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.lxe_model import BusError, Result
 from openvrex.golden.program.sequencer_model import LxeError
 from openvrex.golden.retrieval import centroids
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
@@ -25,6 +25,7 @@ from openvrex.tb.library import small_models
 from openvrex.tb.library.cluster_runs import WIDTH, ClusterRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.runner import Run as Bench
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.stress_traffic import StressTraffic
 
 PORTS = dict.fromkeys(SETTINGS, 0)

@@ -30,12 +30,12 @@ from openvrex.golden.program.isa import (
 from openvrex.golden.program.layer_memory import LayerShape, Register, Tiling
 from openvrex.golden.program.recipes import imm
 from openvrex.golden.retrieval.table_layout import Item
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import override, preset
 from openvrex.tb.library.lxe_programs import Script, image
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.register_programs import OFFSET
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic
 
 SHAPE = LayerShape(width=16, heads=2, kv_heads=1, head_size=8, ffn=32, tokens=3, recent=8, entries=16)

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import DpeParams, preset
 from openvrex.sim.units.dpe_time import DpeTime
 from openvrex.tb.library.dpe_traffic import Traffic
 from openvrex.tb.library.operands import KINDS, operands
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 
 from openvrex.golden.retrieval.table_layout import PAGE, Item
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import DreParams, KvmuParams, override, preset
 from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
 from openvrex.tb.library.dre_scenario import Scenario
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 SMALL = ["clusters=12", "counts=8", "blocks=48"]  # a short run fills these tables, rings of counts and blocks

@@ -17,12 +17,12 @@ from openvrex.golden.retrieval.clustering import Joined
 from openvrex.golden.retrieval.kvmap import Placed
 from openvrex.golden.retrieval.table_image import TableMemory
 from openvrex.golden.retrieval.table_layout import Item
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import WtuParams
 from openvrex.hdl.shells.dre_ip import CODE_BITS
 from openvrex.tb.checks.core_checks import SIZES
 from openvrex.tb.library.dre_scenario import Scenario, row_beats
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import flipped, wrong_items

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any, Self
 
 from openvrex.golden.program.isa import CONTEXT_BITS, StoreTo
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from openvrex.sim.units.feeder_time import FeederTime
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import params

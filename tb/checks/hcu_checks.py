@@ -12,11 +12,10 @@ from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.cluster_items import cluster_items
 from openvrex.golden.retrieval.clustering import Clusterer, Joined
 from openvrex.golden.retrieval.table_layout import Item
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import HcuParams, preset
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from openvrex.sim.units.hcu_time import HcuTime
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

@@ -11,11 +11,10 @@ from typing import Any, Self
 from openvrex.golden.retrieval.kvmap import KvMap, Range
 from openvrex.golden.retrieval.map_items import context_items, pool_items
 from openvrex.golden.retrieval.table_layout import SHARED, Item, TableLayout
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import KvmuParams, preset
 from openvrex.hdl.retrieval.kvmu_layouts import APPEND, CLEAR, SWITCH
 from openvrex.sim.units.kvmu_time import KvmuTime
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

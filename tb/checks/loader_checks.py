@@ -7,9 +7,10 @@ from random import Random
 from typing import Any, Self
 
 from openvrex.golden.program.isa import LoadTo
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.loader_time import LoaderTime
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import (

@@ -9,11 +9,10 @@ import numpy as np
 
 from openvrex.golden.inputs.codec import BLOCK, CELL
 from openvrex.golden.inputs.codec_mask import PARTS, WEIGHT_BITS, WEIGHT_SHIFT, Command, MotionMask, centres, residuals
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import MaskParams, preset
 from openvrex.hdl.video.motion_mask import block_layout, frame_layout
 from openvrex.sim.units.motion_mask_time import MotionMaskTime
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

@@ -4,11 +4,11 @@ from dataclasses import asdict
 from functools import cache
 
 from openvrex.golden.program.isa import Status
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import MaskParams
 from openvrex.sim.units.motion_mask_time import MotionMaskTime
 from openvrex.tb.checks.motion_mask_checks import SIZES, Frames, bits, covering, listing, masks, stream
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 
 
 @cache

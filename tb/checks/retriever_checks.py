@@ -10,7 +10,7 @@ import numpy as np
 
 from openvrex.golden.program.isa import ADDR_BITS, Retrieve
 from openvrex.golden.retrieval.kv4 import RATIO
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.queues import kv4_numbers
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from openvrex.hdl.retrieval.kvmu_layouts import APPEND
@@ -27,7 +27,7 @@ from openvrex.tb.library.retriever_traffic import (
     reply,
     retrieve,
 )
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import PAGE, params

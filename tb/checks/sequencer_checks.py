@@ -19,13 +19,13 @@ from openvrex.golden.program.isa import (
     Status,
     encode,
 )
-from openvrex.hdl.emit import emit, params_of
+from openvrex.hdl.emit import params_of
 from openvrex.hdl.execution.semaphores import WAITERS
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
 from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.sim.units.sequencer_time import NAMES, SequencerTime, trace
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
 SIZES = {

@@ -7,8 +7,9 @@ from random import Random
 from typing import Any, Self
 
 from openvrex.golden.program.isa import StoreTo
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.sim.units.storer_time import StorerTime
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import (

@@ -11,13 +11,13 @@ from typing import Any, Self
 from openvrex.golden.arithmetic.secded import check_bits, encode
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.golden.retrieval.table_layout import SHARED, Item
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import DreParams
 from openvrex.hdl.queues import PUTS, READS
 from openvrex.hdl.retrieval.table_port import CLIENTS, client_sizes
 from openvrex.sim.units.table_port_time import TablePortTime
 from openvrex.sim.units.table_time import Ask, Put, Requests
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 from openvrex.tb.library.transfer_traffic import params
 

@@ -21,9 +21,9 @@ from openvrex.golden.arithmetic.vector import (
     Swap,
 )
 from openvrex.golden.function_params import ScoreFormat
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import VpeParams, preset
 from openvrex.tb.library.operands import SPECIAL
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 from openvrex.tb.library.vpe_traffic import Episode, run

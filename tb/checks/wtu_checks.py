@@ -9,10 +9,9 @@ import numpy as np
 from openvrex.golden.arithmetic.score_codes import value
 from openvrex.golden.function_params import BUDGET_BITS, ScoreFormat
 from openvrex.golden.retrieval.wicsum import RowSelection, select
-from openvrex.hdl.emit import emit
 from openvrex.hdl.params import WtuParams, preset
 from openvrex.sim.units.wtu_time import Ring, WtuTime, params_of
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 

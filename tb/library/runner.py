@@ -29,6 +29,7 @@ import cocotb_tools.config
 import find_libpython
 
 import openvrex
+from openvrex.hdl import emit_cache
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.ports import streams
 from openvrex.tb.library.waveforms import Traced, keep, suffix
@@ -37,9 +38,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
 # Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
+emit = partial(emit_cache.emitted, build=BUILD.parent)
+HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
-HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 _MAKE = ("OPT_SLOW=-O0", "OPT_GLOBAL=-O1", "VM_PARALLEL_BUILDS=0")
 
 

@@ -21,7 +21,7 @@ SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_
 def pytest_collection_finish():
     """Python looks for circles in all that tests import, again and again; that would take a tenth of the time."""
     gc.freeze()
-    gc.set_threshold(50_000)
+    gc.set_threshold(10_000)
 
 
 def pytest_collection_modifyitems(items):

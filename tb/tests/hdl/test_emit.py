@@ -17,7 +17,7 @@ from amaranth.lib.data import Layout
 from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.secded import check_bits
-from openvrex.hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, emit, in_text, params_of
+from openvrex.hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit, in_text, params_of
 from openvrex.hdl.header import ONE_FILE, header
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import KINDS, bodies
@@ -26,7 +26,7 @@ from openvrex.hdl.ports import ports
 from openvrex.hdl.writer.circt import Language
 from openvrex.scripts.main import app
 from openvrex.tb.library.needless import needless, numbered
-from openvrex.tb.library.runner import ROOT, lint
+from openvrex.tb.library.runner import ROOT, emit, lint
 from openvrex.tb.library.yosys import run_yosys
 
 CASES = [*((unit, "tiny") for unit in ALL), ("arbiter", "edge8"), ("motion_mask", "omni")]

@@ -19,14 +19,14 @@ from openvrex.golden.program.isa import Retrieve, Status
 from openvrex.golden.program.isa import encode as encoded
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.check_bits import checks_of, decoded
-from openvrex.hdl.emit import Emitted, emit, params_of
+from openvrex.hdl.emit import Emitted, params_of
 from openvrex.hdl.params import PRESETS, HcuParams, SystemParams, depths, override, preset, reset_cycles
 from openvrex.tb.checks import core_checks as core
 from openvrex.tb.checks.dpe_checks import traffic
 from openvrex.tb.checks.dre_ip_checks import CHANGES, Software, frames
 from openvrex.tb.checks.vpe_checks import random_rows
 from openvrex.tb.library.lxe_programs import image
-from openvrex.tb.library.runner import BenchError, Run
+from openvrex.tb.library.runner import BenchError, Run, emit
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
 from openvrex.tb.library.vpe_traffic import Episode

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from openvrex.golden.arithmetic.secded import PROTECTIONS
-from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.emit import ALL, Emitted, params_of
 from openvrex.hdl.params import override, preset
 from openvrex.ip.shell import TOPS, shell
 from openvrex.tb.checks.hcu_checks import run, stream
 from openvrex.tb.library.powerup import unknown
-from openvrex.tb.library.runner import BenchError
+from openvrex.tb.library.runner import BenchError, emit
 
 INSIDE = ("core", "lxe", "system", "dre", "dpe", "vpe")  # stand in core_ip, or all that stands in them does
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openvrex.hdl import emit, params
+from openvrex.hdl import emit, emit_cache, params
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.scripts.main import app
-from openvrex.synth import emission, mapping, table3
+from openvrex.synth import mapping, table3
 from openvrex.synth.flow import MemoryMacro, synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load, truth_table
 from openvrex.synth.sram import Sram
@@ -518,23 +518,23 @@ def test_verilog_is_kept_until_sources_change(units, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(emit, "emit", lambda unit, p: asked.append(unit) or units[unit])
     p = params.preset("tiny").core.dre.hcu
-    assert [emission.emitted("hcu", p, tmp_path) for _ in range(2)] == [units["hcu"]] * 2
+    assert [emit_cache.emitted("hcu", p, tmp_path) for _ in range(2)] == [units["hcu"]] * 2
     assert asked == ["hcu"]
-    emission.emitted("hcu", params.preset("core").core.dre.hcu, tmp_path)
+    emit_cache.emitted("hcu", params.preset("core").core.dre.hcu, tmp_path)
     assert asked == ["hcu"] * 2
     for file in tmp_path.rglob("hcu-*.gz"):
         file.write_bytes(file.read_bytes()[:-9])
-    emission.emitted("hcu", p, tmp_path)
+    emit_cache.emitted("hcu", p, tmp_path)
     assert asked == ["hcu"] * 3
-    for package in emission.PACKAGES:
+    for package in emit_cache.PACKAGES:
         (tmp_path / package).mkdir()
         (tmp_path / package / "a.py").write_text("a = 1")
-        before = emission.sources(tmp_path)
+        before = emit_cache.sources(tmp_path)
         (tmp_path / package / "a.py").write_text("a = 2")
-        emission.sources.cache_clear()
-        assert emission.sources(tmp_path) != before
-    monkeypatch.setattr(emission, "ROOT", tmp_path)
-    emission.emitted("hcu", p, tmp_path)
+        emit_cache.sources.cache_clear()
+        assert emit_cache.sources(tmp_path) != before
+    monkeypatch.setattr(emit_cache, "ROOT", tmp_path)
+    emit_cache.emitted("hcu", p, tmp_path)
     assert asked == ["hcu"] * 4
 
 

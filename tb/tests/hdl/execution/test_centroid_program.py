@@ -7,14 +7,14 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import encode
 from openvrex.golden.retrieval import centroids
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.centroid_runs import CentroidRun
 from openvrex.tb.library.lxe_programs import Script
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.small_models import SIZES as CORE
 from openvrex.tb.library.small_models import params
 

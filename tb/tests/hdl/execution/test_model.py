@@ -7,11 +7,12 @@ import numpy as np
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import LxeError
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.tb.library.head_runs import CORNERS, HeadRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
 
 GENERATED = 2

@@ -19,12 +19,12 @@ from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.system_host import SystemHost
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
-from openvrex.hdl.emit import Emitted, emit
+from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.checks.core_checks import ELSEWHERE
 from openvrex.tb.library.lxe_programs import image
 from openvrex.tb.library.random_layers import turns, weights
-from openvrex.tb.library.runner import Run
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.transfer_traffic import params
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=16)
