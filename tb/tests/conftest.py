@@ -25,9 +25,10 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it."""
+    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it, with
+    or without its parameters."""
     slow = set(SLOW.read_text().splitlines())
     for item in items:
         file = item.path.relative_to(SLOW.parent).as_posix()
-        if {file, f"{file}::{item.name}"} & slow:
+        if {file, f"{file}::{item.name}", f"{file}::{item.originalname}"} & slow:
             item.add_marker("slow")
