@@ -24,6 +24,7 @@ from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import cocotb_tools.config
 import find_libpython
@@ -38,7 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
 # Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
-emit = partial(emit_cache.emitted, build=BUILD.parent)
 HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
@@ -51,6 +51,11 @@ class ToolError(OSError):
 
 class BenchError(AssertionError):
     """A bench failed, or a simulator could not be built; the message has the log's end and the command to repeat it."""
+
+
+def emit(unit: str, params: Any, prefix: str = "", **options: Any) -> Emitted:
+    """`hdl.emit.emit`, or what it gave before for the same sources and arguments."""
+    return emit_cache.emitted(unit, params, BUILD.parent, prefix=prefix, **options)
 
 
 def verilator_env() -> dict[str, str]:
