@@ -21,7 +21,8 @@ from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
-from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
+from openvrex.scripts.run.play_passes import differences, end, play, tell_repeated
+from openvrex.scripts.run.run_options import Played, grouped
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host
@@ -30,11 +31,11 @@ from openvrex.tb.library.runner import emit
 from openvrex.tb.library.video_question import VideoQuestion, answer
 
 RESULT, FOLDER = "answer.json", "passes"  # in the folder
-WORKERS = 2
 # A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
 LONG, LARGE = 300, 256
 
 
+@grouped
 def command(
     video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")] = "world",
     question: Annotated[str, typer.Option(help="Text behind the frames.")] = "What is in the video?",
@@ -47,16 +48,8 @@ def command(
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
-    first: Annotated[int | None, typer.Option("--from", min=0, help="Repeat steps from this number on.")] = None,
-    last: Annotated[int | None, typer.Option("--to", min=0, help="Last step to repeat; that of --from.")] = None,
-    waves: Annotated[
-        bool, typer.Option("--waves", help="With --from: leave waveforms in FOLDER/passes/waves.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Worker processes, or jobs; 2 by default.")
-    ] = (None),
-    scheduler: console.Scheduler = None,
-    jobs: console.Jobs = None,
+    *,
+    how: Played,
     param: console.Param = None,
     folder: console.Folder = Path("build/answer"),
     json: console.Json = False,
@@ -68,9 +61,7 @@ def command(
     """
     # Dask takes half a second to import; no other command should wait for it.
     from openvrex.scripts.run.pass_engine import PassEngine, alone
-    from openvrex.synth.sweep.dask_run import cluster
 
-    repeat = again(first, last, waves)
     asked = VideoQuestion(video, frames, tokens, fps, prompt, question, gop)
     p = core(param or ())
     started = time.perf_counter()
@@ -85,19 +76,17 @@ def command(
         stream = ModelStream(host, parts, generate)
         units = stage_log.units(p)
         most = steps(host, parts, generate)
-        flat = not repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
+        flat = not how.repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
         simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units], flat)
         key = asdict(asked) | {"generate": generate, "layers": layers}
         stack.enter_context(alone(folder))
         engine = PassEngine(folder / FOLDER, stream, simulator, key)
-        many = workers or (None if scheduler else WORKERS)
-        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
-        records = play(engine, bar, most, repeat, connect)
-        if not repeat:
+        records = play(engine, bar, most, how.repeat, cache(lambda: how.connect(stack)))
+        if not how.repeat:
             full: list[np.ndarray] = []
             plain = list(answer(Decoder(layers, total), parts, generate, full))
     found = differences(records)
-    if repeat:
+    if how.repeat:
         tell_repeated(records, json)
     else:
         busy = {one["number"]: engine.samples(one["number"])[-1, 1:].tolist() for one in records}
