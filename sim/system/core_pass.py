@@ -1,12 +1,13 @@
 """What the policies that run on a core have in common: what each demands of a platform, and its passes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from openvrex.golden.inputs.codec import Coded
 from openvrex.golden.policies.registry import Entry
+from openvrex.hdl.params import CLOCK
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.timeline import Pass, Point
 from openvrex.sim.system.workload import Selection
@@ -68,6 +69,10 @@ class CorePass(ABC):
     @abstractmethod
     def token(self) -> Pass:
         """A generated token."""
+
+    def took(self, counts: Mapping[str, float]) -> float:
+        """Seconds of stages that take `cycles` on the core and move `bytes` over the device memory."""
+        return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth)
 
     def slowest(self, frame: Pass) -> float:
         """Seconds of the slowest frame. `frame` : the mean one"""

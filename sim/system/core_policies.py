@@ -11,6 +11,7 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.window_decisions import WINDOWED
 from openvrex.sim.system.core_pass import CorePass, Given
+from openvrex.sim.system.limits import binds, length
 from openvrex.sim.system.memory_curves import Curve
 from openvrex.sim.system.mosaic_pass import MosaicPass
 from openvrex.sim.system.passes import legend
@@ -54,7 +55,7 @@ class Row:
 
 def limit(v: Vrex, p: Pass) -> str:
     """The resource that is busy longest; of the LXE, whether it waits for the device memory most of the time."""
-    most = max(("LXE", "DRE", "link"), key=p.busy)
+    most = binds(p)
     if most != "LXE":
         return most
     own = [s for s in p.stages if s.resource == "LXE"]
@@ -91,15 +92,11 @@ def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:
     shown = []
     for (policy, lacks), same in groupby(rows, lambda r: (r.policy, r.lacks)):
         if lacks:  # one line for all lengths
-            shown.append((policy, ", ".join(_length(r.cache) for r in same), *("-",) * (len(head) - 3), lacks))
+            shown.append((policy, ", ".join(length(r.cache) for r in same), *("-",) * (len(head) - 3), lacks))
             continue
         for r in same:
             figures = (f"{r.rows:.1f}", f"{r.attended:,}", f"{r.frame:.1f}", f"{r.slowest:.1f}", f"{r.token:.1f}")
             sizes = f"{r.device:,.0f}", f"{r.home:,.0f}", f"{r.fetched:,.0f}"
-            shown.append((policy, _length(r.cache), *figures, *sizes, r.limit))
+            shown.append((policy, length(r.cache), *figures, *sizes, r.limit))
     title = f"Policies of a core on {v.name}; resv: {shares.name}; device MB: all arrays but the weights"
     return Curve(legend(title, shown), head, shown)
-
-
-def _length(cache: int) -> str:
-    return f"{cache >> 10}K" if cache % 1024 == 0 else f"{cache:,}"

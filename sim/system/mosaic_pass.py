@@ -17,7 +17,6 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.hdl.params import CLOCK
 from openvrex.sim.system.accelerator import assembled, transfer
 from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
@@ -88,8 +87,7 @@ class MosaicPass(CorePass):
         def lxe(
             layer: int, name: str, counts: Counts, after: float = 0.0, ops: float = 0.0, times: float = 1.0
         ) -> float:
-            took = max(counts["cycles"] / CLOCK, counts["bytes"] / v.bandwidth) * times
-            return line.put(layer, name, "LXE", took, after, counts["bytes"] * times, ops)
+            return line.put(layer, name, "LXE", self.took(counts) * times, after, counts["bytes"] * times, ops)
 
         products = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
         rest = sum(products.values()) - products["qkv"] + 2.0 * m.attention_macs(rows, d.attended)

@@ -13,7 +13,6 @@ from typing import Self
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.hdl.params import CLOCK
 from openvrex.sim.system.accelerator import assembled, branch, seconds
 from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.layer_load import Load
@@ -68,15 +67,12 @@ class WindowPass(CorePass):
         """Name, seconds and bytes of each stage of a layer, of all passes and turned keys of a block."""
         for keys, fresh in block.turned:
             for name, counts in self.largest.turning(keys, fresh).items():
-                yield name, *self._timed(counts)
+                yield name, self.took(counts), counts["bytes"]
         for tokens in block.passes:
             for name, counts in self.share(tokens).layer().items():
-                yield name, *self._timed(counts)
+                yield name, self.took(counts), counts["bytes"]
             steps = branch(self.v, self.point, tokens)
             yield "branch", seconds(self.v, steps), sum(x.bytes for x in steps)
-
-    def _timed(self, counts: dict[str, int]) -> tuple[float, float]:
-        return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth), counts["bytes"]
 
     def frame(self) -> Pass:
         return self._mean(self.d.frames, True)
