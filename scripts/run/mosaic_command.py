@@ -33,14 +33,14 @@ NOTE = (
 
 
 @grouped
-def command(asked: Watching, how: Playing) -> None:
+def command(asked: Watching, *, preset: console.Preset = "small", how: Playing) -> None:
     """Run decoder layers with Mosaic on the RTL of a core.
 
     The core makes every number that Mosaic decides by. Golden runs the same layers; the command compares every store,
     all memory and every decision. Run the same command again to resume.
     """
     own, rest = split("mosaic", how.param or [])
-    run(MosaicRun("mosaic", own, asked, console.params(how.preset, rest)), rest, how)
+    run(MosaicRun("mosaic", own, asked, console.params(preset, rest)), {"preset": preset, "param": rest}, how)
 
 
 class MosaicRun(VideoRun):

@@ -7,15 +7,14 @@ is a `VideoRun`.
 import json as json_format
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from openvrex.golden.atomic_files import replacing, write_atomically
@@ -32,8 +31,10 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.pass_stream import PassStream
 from openvrex.tb.library.runner import emit
 
-RESULT, PASSES, PICTURE = "run.json", "passes", "timeline"  # in the folder
-Samples = Callable[[int], np.ndarray]
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from openvrex.scripts.run.pass_engine import PassEngine
+
+PASSES, PICTURE = "passes", "timeline"  # in the folder
 
 
 class PolicyRun(ABC):
@@ -41,12 +42,13 @@ class PolicyRun(ABC):
 
     core : parameters of the core · counters : of the RTL, whose samples each pass has
     key : what decides the stream, in JSON's types; known after `start` · differences : found before the passes
-    total : passes of the stream, 0 if the core's numbers decide how many
+    total : passes of the stream, 0 if the core's numbers decide how many · flat : whether they are many
 
     equal, differs : what the report says of a run that equals golden, and of another one · title : of the report
     notes : whether the terminal shows the notes of the tables · pictured : number of the section with `picture`
     """
 
+    file = "run.json"  # with the results
     title = "a policy on the RTL"
     equal, differs = "Every store and all memory equal golden.", "The RTL differs from golden."
     notes, pictured = False, -1
@@ -54,7 +56,7 @@ class PolicyRun(ABC):
     core: CoreParams
     key: dict[str, Any]
     differences: Sequence[str] = ()
-    total = 0
+    total, flat = 0, False
 
     @abstractmethod
     def start(self, folder: Path, bar: Bar) -> PassStream:
@@ -65,12 +67,16 @@ class PolicyRun(ABC):
         return []
 
     @abstractmethod
-    def result(self, records: list[dict[str, Any]], samples: Samples) -> dict[str, Any]:
-        """Figures of the run, in JSON's types. `samples` : those of a pass, by number"""
+    def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
+        """Figures of the run, in JSON's types."""
 
-    def picture(self, records: list[dict[str, Any]], samples: Samples) -> Figure | None:
+    def picture(self, records: list[dict[str, Any]], engine: "PassEngine") -> Figure | None:
         """A picture of the run, for the section `pictured`."""
         return None
+
+    def pages(self) -> list[Section]:
+        """Sections of the report alone, behind the first."""
+        return []
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
         """What the user should know besides."""
@@ -147,7 +153,7 @@ class VideoRun(PolicyRun):
         self.key |= self.sizes
         return stream
 
-    def result(self, records: list[dict[str, Any]], samples: Samples) -> dict[str, Any]:
+    def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
         out = self.key | {"layers": self.asked.layers} | self.figures(records)
         return out | {"steps": len(records), "compared": sum(one["compared"] for one in records)}
 
@@ -167,8 +173,8 @@ def split(policy: str, assignments: Sequence[str]) -> tuple[dict[str, str], list
     return pairs, [one for one in assignments if one not in own]
 
 
-def run(own: PolicyRun, param: Sequence[str], how: Playing) -> None:
-    """Play the stream of a policy and tell the results. `param` : of the core, for the record."""
+def run(own: PolicyRun, named: dict[str, Any], how: Playing) -> None:
+    """Play the stream of a policy and tell the results. `named` : preset and parameters of the core, for the record."""
     # Dask takes half a second to import; no other command should wait for it.
     from openvrex.scripts.run.pass_engine import PassEngine, alone
 
@@ -177,7 +183,8 @@ def run(own: PolicyRun, param: Sequence[str], how: Playing) -> None:
         bar = stack.enter_context(Bar(quiet=how.json, transient=False))
         stream = own.start(folder, bar)
         stack.enter_context(alone(folder))
-        engine = PassEngine(folder / PASSES, stream, CoreSimulator(emit("core", p), p, own.counters), own.key)
+        simulator = CoreSimulator(emit("core", p), p, own.counters, own.flat and not how.repeat)
+        engine = PassEngine(folder / PASSES, stream, simulator, own.key)
         records = play(engine, bar, own.total, how.repeat, cache(lambda: how.connect(stack)))
     found = [*differences(records), *own.differences]
     if how.repeat:
@@ -185,9 +192,9 @@ def run(own: PolicyRun, param: Sequence[str], how: Playing) -> None:
         end(found)
         return
     found += own.disagreements()
-    result = own.result(records, engine.samples) | {"preset": how.preset, "param": list(param)}
+    result = named | own.result(records, engine)
     result |= {"seconds": round(time.perf_counter() - started, 1), "differences": found}
-    write(own, folder, result, own.picture(records, engine.samples))
+    write(own, folder, result, own.picture(records, engine))
     if how.json:
         console.print_json(result)
     else:
@@ -204,16 +211,15 @@ def run(own: PolicyRun, param: Sequence[str], how: Playing) -> None:
 
 def write(own: PolicyRun, folder: Path, result: dict[str, Any], picture: Figure | None) -> None:
     """Write the files of a run that is over."""
-    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
+    write_atomically(folder / own.file, json_format.dumps(result, indent=1).encode())
     if picture:
         write_atomically(folder / f"{PICTURE}.svg", html_page.svg(picture).encode())
         with replacing(folder / f"{PICTURE}.png") as file:
             picture.savefig(file, format="png", dpi=150)
     passed = not result["differences"]
-    verdict = own.equal if passed else own.differs
-    html_page.write(
-        folder / "report.html", f"OpenVRex: {own.title}", own.lead(result), verdict, passed, own.told(folder, result)
-    )
+    verdict, told = own.equal if passed else own.differs, own.told(folder, result)
+    page = [*told[:1], *own.pages(), *told[1:]]
+    html_page.write(folder / "report.html", f"OpenVRex: {own.title}", own.lead(result), verdict, passed, page)
 
 
 def measured(

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import matplotlib
 import numpy as np
@@ -18,11 +18,14 @@ from openvrex.scripts import console
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run import run_options
-from openvrex.scripts.run.policy_run import PolicyRun, Samples, run
+from openvrex.scripts.run.policy_run import PolicyRun, run
 from openvrex.scripts.run.run_options import Playing, grouped
 from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.stage_log import Span, Unit, spans
+
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from openvrex.scripts.run.pass_engine import PassEngine
 
 BINS = 400  # of the picture
 PASSES = [
@@ -55,15 +58,16 @@ def command(
     ratio: console.Ratio = None,
     centre: console.Centre = None,
     *,
+    preset: console.Preset = "small",
     how: Playing,
 ) -> None:
     """Run decoder layers with ReSV on the RTL of a core.
 
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
-    p = console.params(how.preset, how.param).core
+    p = console.params(preset, how.param).core
     f = console.function(p.dre, th_hd, ratio, centre)
-    run(ResvRun(trace, p, layers, frames, ahead, f), how.param or [], how)
+    run(ResvRun(trace, p, layers, frames, ahead, f), {"preset": preset, "param": how.param or []}, how)
 
 
 class ResvRun(PolicyRun):
@@ -89,7 +93,7 @@ class ResvRun(PolicyRun):
     def start(self, folder: Path, bar: Bar) -> DecoderLayers:
         return self.stream
 
-    def result(self, records: list[dict[str, Any]], samples: Samples) -> dict[str, Any]:
+    def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
         own = self.stream
         return self.asked | {
             "trace": self.trace.name,
@@ -97,11 +101,11 @@ class ResvRun(PolicyRun):
             "tokens_per_frame": own.tokens,
             "sinks": own.sinks,
             "errors": own.errors(),
-            "passes": [measured(own, one, samples(one["number"])) for one in records],
+            "passes": [measured(own, one, engine.samples(one["number"])) for one in records],
         }
 
-    def picture(self, records: list[dict[str, Any]], samples: Samples) -> Figure:
-        return draw(self.stream, records[-1], samples(len(records) - 1))
+    def picture(self, records: list[dict[str, Any]], engine: "PassEngine") -> Figure:
+        return draw(self.stream, records[-1], engine.samples(len(records) - 1))
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:

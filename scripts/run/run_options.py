@@ -81,8 +81,11 @@ class Watching:
 
 
 @dataclass(frozen=True)
-class Played:
-    """Options of `vrex run` and `vrex answer`: what is played, and by whom. Raises `ParamError` without --from."""
+class Playing:
+    """Options of any run: what of it is played, by whom, on which core, and where the results go.
+
+    Raises `ParamError` without --from.
+    """
 
     first: First = None
     last: Last = None
@@ -90,6 +93,9 @@ class Played:
     workers: Workers = None
     scheduler: console.Scheduler = None
     jobs: console.Jobs = None
+    param: console.Param = None
+    folder: console.Folder = Path("build/run")
+    json: console.Json = False
 
     def __post_init__(self) -> None:
         whole = self.last is None and not self.waves
@@ -109,13 +115,10 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Playing(Played):
-    """Options of `vrex run`: also the core, and where the results go."""
+class Answering(Playing):
+    """Those of `vrex answer`."""
 
-    preset: console.Preset = "small"
-    param: console.Param = None
-    folder: console.Folder = Path("build/run")
-    json: console.Json = False
+    folder: console.Folder = Path("build/answer")
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

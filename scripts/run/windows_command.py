@@ -38,6 +38,8 @@ SHOWN = [
 def command(
     policy: Annotated[str, typer.Argument(help=f"A policy without keys and queries: {', '.join(WINDOWED)}.")],
     asked: Watching,
+    *,
+    preset: console.Preset = "small",
     how: Playing,
 ) -> None:
     """Run decoder layers with a window policy on the RTL of a core.
@@ -48,7 +50,7 @@ def command(
     others = "resv and mosaic are commands of their own, others have no hardware"
     check(policy in WINDOWED, "policy", policy, f"must be one of {', '.join(WINDOWED)}: {others}")
     own, rest = split(policy, how.param or [])
-    run(WindowRun(policy, own, asked, console.params(how.preset, rest)), rest, how)
+    run(WindowRun(policy, own, asked, console.params(preset, rest)), {"preset": preset, "param": rest}, how)
 
 
 class WindowRun(VideoRun):
