@@ -9,12 +9,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Parts of `make nightly`; .github/workflows/nightly.yml runs each as a job.
 NIGHTLY := tests stress coverage proofs mutants mutants-large
 
-.PHONY: demo test check nightly $(NIGHTLY:%=nightly-%) lint docs setup models models-gemma hf clean
+.PHONY: demo test tests check nightly $(NIGHTLY:%=nightly-%) lint docs setup models models-gemma hf clean
 
 demo: models
 	$(BIN)/vrex papers demo -o build/demo
 
-test: setup lint
+# Types are checked, on one core, while the tests run.
+test: setup
+	$(MAKE) --no-print-directory -j 2 lint tests
+tests: setup
 	$(BIN)/pytest -n auto --dist worksteal --junitxml build/tests.xml
 
 # For use while editing: every test that takes less than half a second.

@@ -1,7 +1,7 @@
 """A design as one TOML file: a preset, and the parameters in which the design differs from it.
 
     preset = "core"
-    clusters = 256      # in every unit that has it, as `-p clusters=256`
+    clusters = 256      # in all units that have it, as `-p clusters=256`
 
     [wtu]
     n_w = 8             # in this unit alone, as `-p wtu.n_w=8`
@@ -10,13 +10,11 @@ Keys without a table come before the tables. `text` writes a complete file: ever
 """
 
 import tomllib
-from collections.abc import Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
 
-from openvrex.golden.function_params import ParamError, check, described
+from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import check_regular, read_text
-from openvrex.hdl.params import PRESETS, SystemParams, flat, override, preset
+from openvrex.hdl.params import PRESETS, SystemParams, flat, listed, override, preset
 
 SUFFIX = ".toml"
 _HEAD = """# A design of OpenVRex, for --design of vrex generate, verify, synth, power, sweep, ip and run.
@@ -57,26 +55,17 @@ def _assignments(key: str, value: object) -> list[str]:
 
 def text(system: SystemParams, base: str) -> str:
     """A complete design file. Where a value differs from preset `base`, a comment gives that preset's value."""
-    about = {table: described(part) for table, part in _parts(system)}
     of_base, out = flat(PRESETS[base]), [_HEAD, f'preset = "{base}"']
     unit = ""
-    for name, word in sorted(flat(system).items(), key=lambda item: "." in item[0]):  # those without a table first
+    values = sorted(listed(system).items(), key=lambda item: "." in item[0])  # those without a table first
+    for name, (word, own) in values:
         table, _, leaf = name.rpartition(".")
         if table != unit:
             out.append(f"\n[{table}]")
             unit = table
         number = word in ("true", "false") or word.isdigit()
         differs = f"{base} has {of_base[name]}" if of_base[name] != word else ""
-        own = about[table][leaf]
         notes = [note for note in (own.meaning, own.values, differs) if note]
         line = f"{leaf} = {word}" if number else f'{leaf} = "{word}"'
         out.append(f"{line:<24}# {'; '.join(notes)}" if notes else line)
     return "\n".join(out) + "\n"
-
-
-def _parts(params: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Parameters by the table that holds them."""
-    yield name, params
-    for inner, value in vars(params).items():
-        if is_dataclass(value):
-            yield from _parts(value, inner)

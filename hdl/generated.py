@@ -8,11 +8,10 @@ from pathlib import Path
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.emit import ALL, Emitted, emit, params_of
-from openvrex.hdl.params import override_part, preset
+from openvrex.hdl.params import FOLLOWS, named, override_part, preset
 from openvrex.hdl.writer.circt import Language
 
 MANIFEST = "manifest.json"
-SHARED = ("n_ctx", "clusters", "count_bits", "token_bits")  # the same in all units of a DRE
 
 
 def read(folder: Path) -> Emitted:
@@ -62,16 +61,18 @@ def options(made: Emitted) -> dict[str, object]:
 
 
 def assignments(made: Emitted) -> list[str]:
-    """The unit's parameters as assignments. Those that the units of a DRE share are set in all of them."""
-    return list(_assignments(made.manifest["params"], ALL[made.manifest["unit"]][2].rpartition(".")[2]))
+    """The unit's parameters as assignments; a size of several units comes once."""
+    found = dict(_values(made.manifest["params"], ALL[made.manifest["unit"]][2].rpartition(".")[2]))
+    return list(
+        dict.fromkeys(f"{named(*leaf)}={word}" for leaf, word in found.items() if FOLLOWS.get(leaf) not in found)
+    )
 
 
-def _assignments(params: dict, scope: str) -> Iterator[str]:
+def _values(params: dict, unit: str) -> Iterator[tuple[tuple[str, str], object]]:
     for name, value in params.items():
         if isinstance(value, dict) and "exp_bits" in value:
-            yield f"{scope}.{name}=e{value['exp_bits']}m{value['man_bits']}"
+            yield (unit, name), f"e{value['exp_bits']}m{value['man_bits']}"
         elif isinstance(value, dict):
-            yield from _assignments(value, name)
+            yield from _values(value, name)
         else:
-            word = str(value).lower() if isinstance(value, bool) else value
-            yield f"{name}={word}" if name in SHARED or not scope else f"{scope}.{name}={word}"
+            yield (unit, name), str(value).lower() if isinstance(value, bool) else value

@@ -4,14 +4,12 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from importlib.metadata import version
 
 from amaranth.lib import wiring
 
-from openvrex.golden.function_params import described
 from openvrex.hdl.docstrings import Sheet, parse
-from openvrex.hdl.params import APART, PRESETS, flat, is_off, part_of
+from openvrex.hdl.params import PRESETS, flat, listed, part_of
 
 # Verilator expects a module in a file of its name.
 ONE_FILE = "/* verilator lint_off DECLFILENAME */  // one file holds a unit and the modules in it\n"
@@ -51,7 +49,7 @@ def header(component: wiring.Component, top: str, path: str, command: str, ports
         f"SHA-256 of the lines below this comment: {hashlib.sha256((ONE_FILE + text).encode()).hexdigest()}",
         "",
         "Parameters",
-        *_table([(f"{name} = {value}", meaning) for name, value, meaning in _parameters(component.p, scope)]),
+        *_table([(f"{name} = {word}", own.meaning) for name, (word, own) in listed(component.p, scope, False).items()]),
         "",
         "Ports: direction, bits, name, meaning; of a packed port also where each field stands",
         *_table([row for p in ports for row in _port(p, sheet)]),
@@ -77,20 +75,6 @@ def command_line(command: str, params: object, path: str, options: list[str]) ->
     }
     base = min(changes, key=lambda name: len(changes[name]))
     return " ".join([f"{command} --preset {base}", *changes[base], *options])
-
-
-def _parameters(params: object, scope: str) -> Iterator[tuple[str, str, str]]:
-    """Name, value and meaning of every parameter."""
-    about = described(params)
-    for name, value in vars(params).items():
-        if name in APART or is_off(params, name, about):
-            continue
-        if is_dataclass(value) and not hasattr(value, "exp_bits"):
-            yield from _parameters(value, name)
-        else:
-            key = f"{scope}.{name}" if scope else name
-            meaning = about[name].meaning if name in about else ""
-            yield key, flat(params, scope).get(key, str(value)), meaning
 
 
 def _port(port: dict, sheet: Sheet) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,11 @@ _GROUPS = ("core", "dre", "hcu", "wtu", "kvmu", "table", "dpe", "vpe", "lxe", "m
 
 APART = ("mask",)  # those of units beside a system
 
+# Sizes that are equal in all units that have them, once these are joined. They have no unit in names: `-p clusters=64`.
+SHARED = ("clusters", "n_ctx", "counts", "count_bits", "token_bits", "bus_bytes")
+# Sizes of a unit that are those of another one, where both are joined.
+FOLLOWS = {("kvmu", "count_lanes"): ("wtu", "n_w")}
+
 # Largest sizes for which elaboration takes minutes at most.
 SIZE, WIDTH = 1 << 16, 1 << 10
 CONTEXTS = 1 << CONTEXT_BITS
@@ -312,7 +317,7 @@ class TableParams:
 
 @dataclass(frozen=True)
 class DreParams:
-    """Parameters of a DRE = HCU + WTU + KVMU. Fields that units share must agree (`joined`)."""
+    """Parameters of a DRE = HCU + WTU + KVMU. Sizes of `SHARED` are equal in all units (`joined`)."""
 
     hcu: HcuParams = field(default_factory=HcuParams)
     wtu: WtuParams = field(default_factory=WtuParams)
@@ -330,22 +335,7 @@ class DreParams:
 
     def joined(self) -> "DreParams":
         """These parameters; `ParamError` if the units do not fit together."""
-        for name, units in (
-            ("n_ctx", (self.hcu, self.kvmu)),
-            ("clusters", (self.hcu, self.wtu, self.kvmu)),
-            ("counts", (self.wtu, self.kvmu)),
-            ("count_bits", (self.wtu, self.kvmu)),
-            ("token_bits", (self.hcu, self.kvmu)),
-        ):
-            values = [getattr(u, name) for u in units]
-            check(
-                len(set(values)) == 1,
-                name,
-                values,
-                f"must be the same in every unit of a DRE: set {name} without a unit",
-            )
-        lanes, n_w = self.kvmu.count_lanes, self.wtu.n_w
-        check(lanes == n_w, "kvmu.count_lanes", lanes, f"must equal wtu.n_w = {n_w} in a DRE: set both")
+        _check_equal(self)
         reads = (("tile", self.hcu.tile, Item.HASH), ("read_counts", self.kvmu.read_counts, Item.COUNT))
         for name, items, item in reads:
             size = items * self.layout().bytes(item)
@@ -505,8 +495,7 @@ class CoreParams:
     def joined(self) -> "CoreParams":
         """These parameters; `ParamError` if the units and the ports of a core do not fit together."""
         self.core_format()
-        bus, table = self.lxe.bus_bytes, self.dre.table.bus_bytes
-        check(table == bus, "table.bus_bytes", table, f"must equal lxe.bus_bytes = {bus} in a core: set bus_bytes")
+        _check_equal(self)
         return self
 
     def core_format(self) -> LxeFormat:
@@ -571,77 +560,6 @@ class SystemParams:
         check_parameters(self)
 
 
-# V-Rex as published: section V-B's buckets with early exit, the 1,024 clusters that 20.125 KB of DRE memory hold,
-# Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
-_VREX = CoreParams(
-    DreParams(
-        hcu=HcuParams(clusters=1024),
-        wtu=WtuParams(clusters=1024, selection="buckets"),
-        kvmu=KvmuParams(clusters=1024),
-        reading="buckets",
-    )
-)
-PRESETS = {
-    # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
-    # every memory in a short run.
-    "tiny": SystemParams(
-        CoreParams(
-            DreParams(
-                hcu=HcuParams(n_w=8, n_hp=16, clusters=32, n_ctx=48, tile=8, frame=4, token_bits=14),
-                wtu=WtuParams(n_w=4, clusters=32, counts=16),
-                kvmu=KvmuParams(
-                    n_ctx=48,
-                    clusters=32,
-                    blocks=256,
-                    block_slots=4,
-                    recent=16,
-                    entry_bytes=768,
-                    addr_bits=32,
-                    token_bits=14,
-                    rows=4,
-                    counts=16,
-                    count_lanes=4,
-                    read_counts=8,
-                ),
-                table=TableParams(bus_bytes=8, burst_bytes=32),
-            ),
-            DpeParams(n_h=4, n_w=4, w_depth=64, x_depth=64),
-            VpeParams(n_w=4, depth=128),
-            LxeParams(i_depth=64, queue=2, words=4, bus_bytes=8, bursts=2, copies=2, burst_bytes=64),
-        ),
-        mask=MaskParams(grid=4, size_bits=8, block_bits=8, tau_bits=4),
-    ),
-    # Layers of the small decoder that the tests use (`golden.inputs.decoder`).
-    "small": SystemParams(
-        CoreParams(
-            DreParams(
-                hcu=HcuParams(clusters=256, token_bits=14),
-                wtu=WtuParams(clusters=256, counts=256),
-                kvmu=KvmuParams(clusters=256, counts=256, blocks=1 << 16, recent=64, entry_bytes=768, token_bits=14),
-            ),
-            DpeParams(n_h=32, n_w=32, w_depth=64),
-            VpeParams(n_w=32, depth=64),
-            LxeParams(i_depth=1024),
-        )
-    ),
-    "core": SystemParams(),  # section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16
-    "edge8": SystemParams(cores=8),
-    "server48": SystemParams(cores=48),
-    # core with all optional hardware
-    "omni": SystemParams(
-        CoreParams(
-            DreParams(wtu=WtuParams(budget=True), kvmu=KvmuParams(kv4_group=32, block_slots=32)),
-            vpe=VpeParams(features="+".join(FEATURES)),
-            lxe=LxeParams(to_register=True),
-        ),
-        mask=MaskParams(residuals=True),
-    ),
-    "vrex1": SystemParams(_VREX),
-    "vrex8": SystemParams(_VREX, cores=8),
-    "vrex48": SystemParams(_VREX, cores=48),
-}
-
-
 def preset(name: str) -> SystemParams:
     """The preset `name`; `ParamError` lists the valid names."""
     check(name in PRESETS, "preset", name, f"must be one of {', '.join(PRESETS)}")
@@ -651,9 +569,9 @@ def preset(name: str) -> SystemParams:
 def override(params: SystemParams, assignments: list[str]) -> SystemParams:
     """A system with each "unit.name=value" or "name=value" applied.
 
-    A bare name sets every unit that has it, and `wtu.n_w` also the `count_lanes` of a KVMU that has no value of its
-    own. Values are integers, true/false or words; the word for no features is none. `ParamError` names the unit; for an
-    unknown name it lists the valid ones, the nearest first.
+    A bare name sets every unit that has it, as `SHARED` sizes are always set. Values are integers, true/false or words;
+    the word for no features is none. `ParamError` names the unit; for an unknown name it lists the valid ones, the
+    nearest first.
     """
     out = _replaced(params, "", _changes(params, "", assignments))
     out.core.dre.joined()
@@ -694,30 +612,51 @@ def _changes(params: object, part: str, assignments: list[str]) -> dict[tuple[st
         name, eq, word = text.partition("=")
         check(bool(eq and name and word), "-p", text, "must look like name=value")
         scope, _, leaf = name.rpartition(".")
+        check(
+            not scope or leaf not in SHARED, "parameter", name, f"is one size in all units: set {leaf} without a unit"
+        )
         hit = [(unit, n) for unit, n in leaves if n == leaf and scope in ("", unit)]
+        for one in hit:
+            owner = FOLLOWS.get(one)
+            check(owner not in leaves, "parameter", name, f"is {'.'.join(owner or ())} in a DRE: set that")
         own = [n for unit, n in leaves if unit == scope]
         valid = [f"{scope}.{n}" for n in own] if scope and own else sorted({n for _, n in leaves})
         near = get_close_matches(name, valid, cutoff=0.5)
         rest = [n for n in valid if n not in near]
         check(bool(hit), "parameter", name, f"unknown; valid names: {', '.join(near + rest)}")
         changes |= dict.fromkeys(hit, _parse(name, word))
-    lanes = changes.get(("wtu", "n_w"))
-    if lanes is not None and ("kvmu", "count_lanes") in leaves:
-        changes.setdefault(("kvmu", "count_lanes"), lanes)
-    return changes
+    followers = {one: changes[owner] for one, owner in FOLLOWS.items() if one in leaves and owner in changes}
+    return changes | followers
 
 
 def flat(params: object, unit: str = "") -> dict[str, str]:
     """Every value below `params`, with the name and in the form that `override` takes."""
-    out = {}
-    for name, value in vars(params).items():
-        if name in _GROUPS:
-            out |= flat(value, name)
-        else:
-            score = isinstance(value, ScoreFormat)
-            word = f"e{value.exp_bits}m{value.man_bits}" if score else str(value) or "none"
-            out[f"{unit}.{name}" if unit else name] = word.lower() if isinstance(value, bool) else word
+    return {name: word for name, (word, _) in listed(params, unit).items()}
+
+
+def listed(params: object, unit: str = "", with_off: bool = True) -> dict[str, tuple[str, Parameter]]:
+    """`flat` with what each parameter is declared as.
+
+    with_off : also optional hardware that is off, and units beside a system
+    """
+    leaves, out = set(_leaves(params, unit)), {}
+    for part, of in _parts(params, unit):
+        about = described(of) if with_off or part not in APART else {}
+        for name, own in about.items():
+            if FOLLOWS.get((part, name)) not in leaves and (with_off or not is_off(of, name, about)):
+                out[named(part, name)] = (_word(getattr(of, name)), own)
     return out
+
+
+def named(unit: str, name: str) -> str:
+    """A parameter of a unit as `override` takes it."""
+    return f"{unit}.{name}" if unit and name not in SHARED else name
+
+
+def _word(value: object) -> str:
+    if isinstance(value, ScoreFormat):
+        return f"e{value.exp_bits}m{value.man_bits}"
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 
 def stated(params: object) -> dict[str, object]:
@@ -737,12 +676,29 @@ def is_off(params: object, name: str, about: dict[str, Parameter]) -> bool:
     return name in about and about[name].optional and getattr(params, name) == default
 
 
-def _leaves(params: object, unit: str = "") -> Iterator[tuple[str, str]]:
+def _parts(params: object, unit: str = "") -> Iterator[tuple[str, object]]:
+    """The group of parameters `unit`, and those in it."""
+    yield unit, params
     for name, value in vars(params).items():
         if name in _GROUPS:
-            yield from _leaves(value, name)
-        else:
-            yield unit, name
+            yield from _parts(value, name)
+
+
+def _leaves(params: object, unit: str = "") -> Iterator[tuple[str, str]]:
+    for part, of in _parts(params, unit):
+        yield from ((part, name) for name in vars(of) if name not in _GROUPS)
+
+
+def _check_equal(params: object) -> None:
+    """Raise `ParamError` unless sizes that units share are equal in all of `params`."""
+    parts = dict(_parts(params))
+    for name in SHARED:
+        values = {unit: getattr(part, name) for unit, part in parts.items() if hasattr(part, name)}
+        same = f"must be one size in all units: set {name} without a unit"
+        check(len(set(values.values())) <= 1, name, values, same)
+    for (unit, name), (owner, size) in FOLLOWS.items():
+        value, wanted = getattr(parts[unit], name), getattr(parts[owner], size)
+        check(value == wanted, f"{unit}.{name}", value, f"must equal {owner}.{size} = {wanted}")
 
 
 def _replaced(params: object, unit: str, changes: dict[tuple[str, str], object]) -> object:
@@ -757,8 +713,8 @@ def _replaced(params: object, unit: str, changes: dict[tuple[str, str], object])
     try:
         return replace(params, **new)
     except ParamError as e:
-        own = str(e).partition("=")[0] in vars(params)
-        raise ParamError(f"{unit}.{e}") if own and unit else e from None
+        name, _, rest = str(e).partition("=")
+        raise ParamError(f"{named(unit, name)}={rest}") if name in vars(params) else e from None
 
 
 def _parse(name: str, word: str) -> object:
@@ -776,10 +732,38 @@ def _parse(name: str, word: str) -> object:
         return word
 
 
+# Presets, as changes of the default. `core` is section VI-A: N_DPE 64x64, N_VPE 1x64, N_HCU 1x16, N_WTU 1x16.
+# V-Rex as published: section V-B's buckets with early exit, the 1,024 clusters that 20.125 KB of DRE memory hold,
+# Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
+_VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
+_CHANGES = {
+    # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
+    # every memory in a short run.
+    "tiny": "clusters=32 n_ctx=48 counts=16 token_bits=14 bus_bytes=8 hcu.n_w=8 hcu.n_hp=16 hcu.tile=8 hcu.frame=4"
+    " wtu.n_w=4 kvmu.blocks=256 kvmu.block_slots=4 kvmu.recent=16 kvmu.entry_bytes=768 kvmu.addr_bits=32 kvmu.rows=4"
+    " kvmu.read_counts=8 table.burst_bytes=32 dpe.n_h=4 dpe.n_w=4 dpe.w_depth=64 dpe.x_depth=64 vpe.n_w=4 vpe.depth=128"
+    " lxe.i_depth=64 lxe.queue=2 lxe.words=4 lxe.bursts=2 lxe.copies=2 lxe.burst_bytes=64"
+    " mask.grid=4 mask.size_bits=8 mask.block_bits=8 mask.tau_bits=4",
+    # Layers of the small decoder that the tests use (`golden.inputs.decoder`).
+    "small": "clusters=256 counts=256 token_bits=14 kvmu.blocks=65536 kvmu.recent=64 kvmu.entry_bytes=768"
+    " dpe.n_h=32 dpe.n_w=32 dpe.w_depth=64 vpe.n_w=32 vpe.depth=64 lxe.i_depth=1024",
+    "core": "",
+    "edge8": "cores=8",
+    "server48": "cores=48",
+    # core with all optional hardware
+    "omni": "wtu.budget=true kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true mask.residuals=true"
+    f" vpe.features={'+'.join(FEATURES)}",
+    "vrex1": _VREX,
+    "vrex8": f"cores=8 {_VREX}",
+    "vrex48": f"cores=48 {_VREX}",
+}
+PRESETS = {name: override(SystemParams(), changes.split()) for name, changes in _CHANGES.items()}
+
 __all__ = [
     "APART",
     "CLOCK",
     "PRESETS",
+    "SHARED",
     "CoreParams",
     "DpeParams",
     "DreParams",
@@ -793,6 +777,8 @@ __all__ = [
     "WtuParams",
     "bits_for",
     "flat",
+    "listed",
+    "named",
     "override",
     "override_part",
     "part_of",

@@ -3,13 +3,11 @@
 import inspect
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 
-from openvrex.golden.function_params import ScoreFormat, described
 from openvrex.hdl.docstrings import parse, prose
 from openvrex.hdl.emit import Emitted, unit_class
 from openvrex.hdl.header import origin
-from openvrex.hdl.params import CoreParams, MaskParams, flat
+from openvrex.hdl.params import CoreParams, MaskParams, listed
 from openvrex.hdl.shells.register_block import RDL
 from openvrex.ip.shell import interfaces, top_module, top_ports
 
@@ -53,7 +51,7 @@ def sheet(emitted: Emitted, p: CoreParams | MaskParams, command: str) -> str:
         "## Counters\n",
         f"{', '.join(f'`{name}`' for name in manifest['counters'])}: registers `perf.<name>`.\n",
         "## Parameters\n",
-        *_table(("parameter", "value", "meaning"), _parameters(p, "")),
+        *_table(("parameter", "value", "meaning"), _parameters(p)),
         "## Source\n",
         f"{prose(doc.final['Source'])}\n",
     ]
@@ -94,12 +92,6 @@ def _memories(memories: list[dict]) -> Iterator[str]:
     yield from _table(("in", "module", "words", "bits", "lanes", "ports", "check bits", "number"), rows)
 
 
-def _parameters(p: object, group: str) -> Iterator[tuple]:
-    """A row for each parameter; `group` names the unit to which they belong."""
-    values, about = flat(p), described(p)
-    for name in vars(p):
-        value = getattr(p, name)
-        if is_dataclass(value) and not isinstance(value, ScoreFormat):
-            yield from _parameters(value, name)
-        else:
-            yield f"`{group}.{name}`" if group else f"`{name}`", f"`{values[name]}`", prose(about[name].meaning)
+def _parameters(p: object) -> Iterator[tuple]:
+    """A row for each parameter."""
+    return ((f"`{name}`", word, prose(own.meaning)) for name, (word, own) in listed(p).items())

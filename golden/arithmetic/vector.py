@@ -140,6 +140,12 @@ class Reduce(IntEnum):
     LAST = 3  # lane 0 of the last word
 
 
+LATENCY = 5  # cycles from a word's operands to its result
+FUNCTION_LATENCY = 8  # the same for a word with a function (exp, reciprocal, ...)
+# Cycles from a row's last result to the write of its register:
+REDUCTION: dict[int, int] = {Reduce.MAX: 3, Reduce.SUM: 7, Reduce.LAST: 0}
+
+
 class Format(IntEnum):
     """What STORE sends to the output. Value 3 means SIGN."""
 

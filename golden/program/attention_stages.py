@@ -19,20 +19,20 @@ from openvrex.golden.program.loop_rolling import POINTERS, Op, op
 from openvrex.golden.program.recipes import (
     BANK,
     IMMEDIATE,
-    SCALAR,
     STREAM,
     Row,
     Scalar,
     Words,
     exponentials,
     imm,
+    put,
     reciprocal,
     scaled,
 )
 
 # Scalar registers of a row of scores: its maximum, its sum of exponentials, 1 / sum, results of a part, unused results,
 # the sum that is inverted for a member of a team.
-TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = range(6)
+TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = (Scalar(k) for k in range(6))
 LOWEST, MINUS_INFINITY = 0xFF7F, 0xFF80  # BF16
 
 
@@ -218,19 +218,19 @@ class AttentionCompiler(LayerCompiler):
                 if team.members > 1:
                     self.keep_stats(row)
 
-    def constant(self, to: int, bits: int) -> None:
+    def constant(self, to: Scalar, bits: int) -> None:
         """Put a BF16 number, given by its bits, into a scalar register."""
-        self.vector(a=IMMEDIATE, imm_a=bits, reduce=Reduce.LAST, scalar_d=to, keep=0)
+        put(self, to, a=IMMEDIATE, imm_a=bits)
 
     def bound(self) -> None:
         """In a team, keep the maximum of a row finite, whose entries may all be masked."""
         if self.plan.team.members > 1:
-            self.scalar(TOP, op=VectorOp.MAX, scalar_a=TOP, imm_c=LOWEST)
+            put(self, TOP, op=VectorOp.MAX, **TOP.of("a"), imm_c=LOWEST)
 
     def keep_stats(self, row: int) -> None:
         """Store maximum and sum of a row, each in all lanes of a word. The words of bank C held masks of this row."""
         for at, scalar in enumerate((TOP, TOTAL)):
-            self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=at)
+            self.vector(**scalar.of("a"), write=Bank.C, addr_d=at)
         out = self.plan["stats"]
         self.give(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 2)
 
@@ -247,7 +247,7 @@ class AttentionCompiler(LayerCompiler):
                 if result is None:
                     self.shares(row, at, size)
                 else:
-                    self.scalar(result, op=op_code, scalar_a=PART, c=SCALAR, scalar_c=result)
+                    put(self, result, op=op_code, **PART.of("a"), **result.of("c"))
 
             if result is not None:
                 self.constant(result, none)
@@ -273,15 +273,15 @@ class AttentionCompiler(LayerCompiler):
         for k in self.rounds(Register.PARTS, behind=rest):
             part(at + (near + k * words) * n, words, None)
 
-    def highest(self, at: int, size: Words, mask: int | None, to: int) -> None:
+    def highest(self, at: int, size: Words, mask: int | None, to: Scalar) -> None:
         """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
         fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
-        most = {"imm_b": imm(self.plan.scale), "reduce": int(Reduce.MAX), "scalar_d": to}
+        most = {"imm_b": imm(self.plan.scale), "reduce": int(Reduce.MAX), "scalar_d": to.number}
         self.take(self.plan["scores"], at, size, Bank.A, **most, **fields)
 
-    def exponentials(self, size: Words, to: int) -> None:
+    def exponentials(self, size: Words, to: Scalar) -> None:
         """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
-        exponentials(self, Row(0, size), Scalar(TOP), reduce=Reduce.SUM, scalar_d=to)
+        exponentials(self, Row(0, size), TOP, reduce=Reduce.SUM, scalar_d=to.number)
 
     def reciprocal(self) -> None:
         """INVERSE = 1 / TOTAL.
@@ -291,15 +291,14 @@ class AttentionCompiler(LayerCompiler):
         of = TOTAL
         if self.plan.team.members > 1:
             of = INVERTED
-            self.scalar(INVERTED, op=VectorOp.MAX, scalar_a=TOTAL, imm_c=ONE)
-        inverse = Scalar(INVERSE)
-        reciprocal(self, Scalar(of), inverse, Scalar(PART), inverse)
+            put(self, INVERTED, op=VectorOp.MAX, **TOTAL.of("a"), imm_c=ONE)
+        reciprocal(self, of, INVERSE, PART, INVERSE)
 
     def shares(self, row: int, at: int, size: Words) -> None:
         """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
         out = self.plan["probabilities"]
         at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
-        scaled(self, Row(0, size), Scalar(INVERSE), Row(0, size, Bank.B), Post.ROUND)
+        scaled(self, Row(0, size), INVERSE, Row(0, size, Bank.B), Post.ROUND)
         self.give(out, at, size)
 
     def mask_behind(self) -> None:

@@ -34,7 +34,7 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
 from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, Row, Scalar, first_of, imm
-from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.stage_plan import Plan, Planned
 
 
 class CentroidCompiler(LayerCompiler):
@@ -115,15 +115,11 @@ class CentroidPlan(Plan):
         self.arrays = self.table.arrays | self.work.arrays | {"x": x}
         self.stages = list(self._stages())
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
-        a = self.arrays
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
+        a, cut = self.arrays, self.cuts["centroid"]
         return [
-            (
-                "scores",
-                ("scores",),
-                lambda: c.gemm(a["x"], a["centroid_weight"], self.cuts["centroid"], a["scores"], part=True),
-            ),
-            ("nearest", ("nearest",), c.nearest),
+            Planned("scores", lambda: c.gemm(a["x"], a["centroid_weight"], cut, a["scores"], part=True)),
+            Planned("nearest", c.nearest),
         ]
 
     def pack(self, centroids: np.ndarray, norms: np.ndarray) -> dict[str, np.ndarray]:

@@ -41,7 +41,6 @@ from openvrex.golden.program.layer_memory import Array, Register, divisors
 from openvrex.golden.program.recipes import (
     BANK,
     IMMEDIATE,
-    SCALAR,
     STREAM,
     Row,
     Scalar,
@@ -74,20 +73,19 @@ GO, TAKE = WEIGHED, LANE  # go on with the next token, the cluster takes this on
 NUMBER, MARGIN, VARIANCE, SIZE, SHARE = range(5)  # of `probe`; the number is `above` less the cluster
 FARTHEST, TOP = range(2)  # of `seed`: `above` less the member, and its distance
 ANSWERS = 5
-SEEDED = (2, 3)  # scalar registers of what `seed` finds: the distance, and `above` less the member
 
 
-class _Found(NamedTuple):
-    number: int
-    variance: int
-    size: int
-    share: int
-    margin: int
+class Found(NamedTuple):
+    """What `search` finds; the numbers of `probe`."""
+
+    number: Scalar
+    variance: Scalar
+    size: Scalar
+    share: Scalar
+    margin: Scalar
 
 
-FOUND = _Found(2, 4, 5, 6, 7)  # scalar registers of what `search` finds
 HUGE = float(2.0**127)  # makes a difference of two scores, at least 2^-126, larger than 1
-COUNT = 8  # scalar register of the number of summed rows
 
 
 def at_register(register: int, size: int, dtype: type = BF16) -> Array:
@@ -127,6 +125,10 @@ class ClusterCompiler(WindowCompiler):
     side = 0  # the half of W that `against` takes next
     many = 0  # members that the steps of K-means work on; behind the last one there may be others, whose `valid` is 0
 
+    def __init__(self, plan: ClusterSizes):
+        super().__init__(plan)
+        self.seeded = self.free.pop(), self.free.pop()  # what `seed` finds: the distance, and `above` less the member
+
     @property
     def words(self) -> int:
         """Words of a token's keys of all KV heads."""
@@ -139,23 +141,27 @@ class ClusterCompiler(WindowCompiler):
         for k in self.rounds(ROWS):
             body(k)
 
-    def spread(self, scalar: int, to: int) -> None:
+    def spread(self, scalar: Scalar, to: int) -> None:
         """Put a scalar into all lanes of a word of bank C."""
-        self.vector(a=SCALAR, scalar_a=scalar, write=Bank.C, addr_d=to)
+        self.vector(**scalar.of("a"), write=Bank.C, addr_d=to)
 
-    def fetch(self, array: Array, at: int, to: int) -> None:
-        """Load a word and put its number, the same in all lanes, into a scalar register."""
-        self.take(array, at, 1, reduce=Reduce.LAST, scalar_d=to, keep=0)
+    def fetch(self, array: Array, at: int, to: Scalar) -> None:
+        """to = the number of a word, the same in all lanes, from memory."""
+        self.take(array, at, 1, **to.to, keep=0)
 
-    def length(self, words: int, to: int) -> None:
-        """Scalar `to` = the squared length of the row in banks A and B."""
-        squared_length(self, Row(0, words), Scalar(to))
+    def number(self, word: int, to: Scalar) -> None:
+        """to = the number of a word of bank C, the same in all lanes."""
+        put(self, to, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=word)
 
-    def divide(self, words: int, count: int, post: int, write: int) -> None:
-        """The row of FP32 sums in bank A by scalar `count`, as `centroids.divided`. Uses scalars 9 to 12 and bank C."""
-        first, rest, high, low = (Scalar(k) for k in range(9, 13))
-        split_reciprocal(self, Scalar(count), first, rest, high, low)
-        times(self, Row(0, words), high, low, Row(0, words, Bank.C), Row(0, words, write), post=post)
+    def length(self, words: int, to: Scalar) -> None:
+        """to = the squared length of the row in banks A and B."""
+        squared_length(self, Row(0, words), to)
+
+    def divide(self, words: int, count: Scalar, post: int, write: int) -> None:
+        """The row of FP32 sums in bank A by a number, as `centroids.divided`. Uses bank C."""
+        with self.scalars(4) as (first, rest, high, low):
+            split_reciprocal(self, count, first, rest, high, low)
+            times(self, Row(0, words), high, low, Row(0, words, Bank.C), Row(0, words, write), post=post)
 
     def against(self, rows: Array, centre: Array, put: Callable[[int, int], None]) -> None:
         """Multiply the members' directions `rows` by a centre; each product fills a word.
@@ -183,26 +189,25 @@ class ClusterCompiler(WindowCompiler):
             self.mul(w_at, x_at, 1, 1, words, words)
             self.vector(a=STREAM, wide=1, c=BANK, addr_c=tile, write=Bank.A, addr_d=tile, **fields)
 
-    def distances(self, centre: Array, minus_half: int) -> None:
+    def distances(self, centre: Array, minus_half: Scalar) -> None:
         """A = squared distances of the members from a centre, whose -q / 2 is in a scalar. Bank C gets their norms."""
         p, many = self.plan, self.many
         self.take(p["norms"], 0, many, Bank.C)
 
-        def put(first: int, some: int) -> None:
-            less = {"c": SCALAR, "scalar_c": minus_half}
-            self.vector(some, a=STREAM, wide=1, **less, write=Bank.A, addr_d=first)
+        def product(first: int, some: int) -> None:
+            self.vector(some, a=STREAM, wide=1, **minus_half.of("c"), write=Bank.A, addr_d=first)
 
-        self.against(p["y"], centre, put)
+        self.against(p["y"], centre, product)
         self.vector(many, a=BANK, imm_b=imm(-2.0), c=BANK, write=Bank.A)
         self.vector(many, op=VectorOp.MAX, a=BANK, imm_c=0, write=Bank.A)
 
-    def farthest(self, words: int, numbers: int, top: int, number: int) -> None:
-        """Scalars: the maximum of the numbers in bank A, and N less the place of the first of them.
+    def farthest(self, words: int, numbers: int, top: Scalar, number: Scalar) -> None:
+        """top, number = the maximum of the numbers in bank A, and N less the place of the first of them.
 
         numbers : the word of bank C from which N less each place stands
         """
-        self.vector(words, a=BANK, reduce=Reduce.MAX, scalar_d=top)
-        first_of(self, [Row(0, words, Bank.A)], [Scalar(top)], numbers, [Scalar(number)])
+        self.vector(words, a=BANK, reduce=Reduce.MAX, scalar_d=top.number)
+        first_of(self, [Row(0, words, Bank.A)], [top], numbers, [number])
 
     def zeros(self, words: int) -> None:
         """A and B = 1 where an integer in bank A is 0, else 0."""
@@ -211,7 +216,7 @@ class ClusterCompiler(WindowCompiler):
         self.vector(words, op=VectorOp.MIN, a=BANK, imm_c=ONE, write=Bank.A)
         self.vector(words, a=BANK, negate_a=1, imm_c=ONE, post=Post.ROUND, write=Bank.A | Bank.B)
 
-    def change(self, values: tuple[int, int, int]) -> None:
+    def change(self, values: tuple[Scalar, Scalar, Scalar]) -> None:
         """Replace a cluster's statistics by scalars: the lane that LANE selects, of the three words at STATS."""
         n = self.fmt.lanes
         stats = at_register(STATS, 3 * n, np.float32)
@@ -221,18 +226,19 @@ class ClusterCompiler(WindowCompiler):
         self.vector(3, a=BANK, c=BANK, negate_c=1, write=Bank.C)
         for k, value in enumerate(values):
             lane = {"b": BANK, "c": BANK, "addr_c": k}
-            self.vector(a=SCALAR, scalar_a=value, **lane, write=Bank.C, addr_d=k)
+            self.vector(**value.of("a"), **lane, write=Bank.C, addr_d=k)
         self.give(stats, 0, 3)
 
-    def halved(self, of: int, to: int) -> None:
-        """Scalar `to` = less half of scalar `of`."""
-        self.scalar(to, scalar_a=of, imm_b=imm(-0.5))
+    def halved(self, of: Scalar, to: Scalar) -> None:
+        """to = less half of a number."""
+        put(self, to, **of.of("a"), imm_b=imm(-0.5))
 
     def give_half(self, to: Array) -> None:
-        """Store less half the squared length of the direction in banks A and B. Uses scalar 0."""
-        self.length(self.words, 0)
-        self.halved(0, 0)
-        self.spread(0, 0)
+        """Store less half the squared length of the direction in banks A and B."""
+        with self.scalars(1) as (half,):
+            self.length(self.words, half)
+            self.halved(half, half)
+            self.spread(half, 0)
         self.give(to, 0, 1)
 
     # Steps
@@ -251,18 +257,19 @@ class ClusterCompiler(WindowCompiler):
     def directions(self, array: Array, norms: Array | None) -> None:
         """Directions of the keys of ROWS adjacent entries from SRC on, to an array from DST on; and their norms."""
         s, width, words = self.shape, self.plan.width, self.words
-        square, root, half, r, q = (Scalar(k) for k in range(5))
 
         def row(k: int) -> None:
             self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.B)
-            squared_length(self, Row(0, words), square)
-            put(self, square, **square.of("a"), imm_c=imm(float(EPSILON)))
-            inverse_root(self, square, root, half, r, r)
-            scaled(self, Row(0, words), r, Row(0, words, Bank.A | Bank.B), Post.ROUND)
+            with self.scalars(4) as (square, root, half, r):
+                self.length(words, square)
+                put(self, square, **square.of("a"), imm_c=imm(float(EPSILON)))
+                inverse_root(self, square, root, half, r, r)
+                scaled(self, Row(0, words), r, Row(0, words, Bank.A | Bank.B), Post.ROUND)
             self.give(array, k * width, words)
             if norms is not None:
-                self.length(words, q.number)
-                self.spread(q.number, 0)
+                with self.scalars(1) as (q,):
+                    self.length(words, q)
+                    self.spread(q, 0)
                 self.give(norms, k * self.fmt.lanes, 1)
 
         self.rows(row)
@@ -284,8 +291,9 @@ class ClusterCompiler(WindowCompiler):
         self.rows(row)
         self.give(total, 0, words)
         self.give(count, 0, 1, words)
-        self.vector(a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=words, reduce=Reduce.LAST, scalar_d=0, keep=0)
-        self.divide(words, 0, Post.ROUND, Bank.B)
+        with self.scalars(1) as (keys,):
+            self.number(words, keys)
+            self.divide(words, keys, Post.ROUND, Bank.B)
         self.give(at_register(PAIR, width), 0, words)
 
     def probe(self, ahead: int) -> None:
@@ -294,16 +302,23 @@ class ClusterCompiler(WindowCompiler):
         Word NUMBER is N less the nearest cluster; MARGIN is the threshold for one more member less VARIANCE, the
         variance with it; SIZE its members then; SHARE 1 / SIZE as BF16.
         """
-        self.search(ahead)
-        words = (NUMBER, FOUND.number), (MARGIN, FOUND.margin), (VARIANCE, FOUND.variance), (SIZE, FOUND.size)
-        for word, scalar in (*words, (SHARE, FOUND.share)):
-            self.spread(scalar, word)
+        with self.scalars(5) as scalars:
+            found = Found(*scalars)
+            self.search(ahead, found)
+            words = (NUMBER, found.number), (MARGIN, found.margin), (VARIANCE, found.variance), (SIZE, found.size)
+            for word, scalar in (*words, (SHARE, found.share)):
+                self.spread(scalar, word)
         self.give(self.plan["answer"], 0, ANSWERS)
 
-    def search(self, ahead: int) -> None:
-        """The numbers of `probe` in the scalars of `FOUND`. Banks A and B have 1 in the cluster's lane, else 0."""
+    def search(self, ahead: int, found: Found) -> None:
+        """The numbers of `probe`. Banks A and B have 1 in the cluster's lane, else 0."""
+        with self.scalars(2) as (square, best):
+            self._nearest(ahead, square, best, found)
+            self._grown(square, best, found)
+
+    def _nearest(self, ahead: int, square: Scalar, best: Scalar, found: Found) -> None:
+        """Of `search`: the nearest cluster, the score `best`, the direction's squared length, the cluster's numbers."""
         p, n, words, tiles = self.plan, self.fmt.lanes, self.words, self.plan.tiles
-        square, best, number, d, v, size, u, fade = 0, 1, FOUND.number, 3, *FOUND[1:]
         x = ahead * p.width
         self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
         self.length(words, square)
@@ -311,23 +326,27 @@ class ClusterCompiler(WindowCompiler):
         self.take(p["closed"], 0, tiles, Bank.C, c=BANK)
         self.take(p["numbers"], 0, tiles, Bank.C, tiles)
         self.products_of(x, p["centroids"], p.width, tiles)
-        self.farthest(tiles, tiles, best, number)
+        self.farthest(tiles, tiles, best, found.number)
         # Which lane holds that number: the difference is zero there.
-        self.vector(tiles, a=SCALAR, scalar_a=number, c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
+        self.vector(tiles, **found.number.of("a"), c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
         self.zeros(tiles)
-        for k, to in ((1, v), (2, size)):
-            self.take(p["stats"], k * n, 1, rows=tiles, stride=3 * n, b=BANK, reduce=Reduce.SUM, scalar_d=to)
-        self.scalar(d, scalar_a=best, imm_b=imm(-2.0), c=SCALAR, scalar_c=square)
-        self.scalar(d, op=VectorOp.MAX, scalar_a=d, imm_c=0)
-        self.scalar(size, scalar_a=size, imm_c=ONE)
-        self.scalar(u, scalar_a=size, post=Post.RECIPROCAL)
-        self.scalar(d, scalar_a=d, b=SCALAR, scalar_b=u, c=SCALAR, scalar_c=v)
-        self.scalar(v, scalar_a=d, negate_a=1, b=SCALAR, scalar_b=u, c=SCALAR, scalar_c=d)
-        limit = p.limit
-        self.scalar(fade, scalar_a=size, imm_b=imm(-1 / limit.rate), post=Post.EXP)
+        for k, to in ((1, found.variance), (2, found.size)):
+            self.take(p["stats"], k * n, 1, rows=tiles, stride=3 * n, b=BANK, reduce=Reduce.SUM, scalar_d=to.number)
+
+    def _grown(self, square: Scalar, best: Scalar, found: Found) -> None:
+        """Of `search`: size, share and variance of the cluster with one more member, and the margin."""
+        limit, (_, v, size, u, margin) = self.plan.limit, found
+        with self.scalars(1) as (d,):
+            put(self, d, **best.of("a"), imm_b=imm(-2.0), **square.of("c"))
+            put(self, d, op=VectorOp.MAX, **d.of("a"), imm_c=0)
+            put(self, size, **size.of("a"), imm_c=ONE)
+            put(self, u, **size.of("a"), post=Post.RECIPROCAL)
+            put(self, d, **d.of("a"), **u.of("b"), **v.of("c"))
+            put(self, v, **d.of("a"), negate_a=1, **u.of("b"), **d.of("c"))
+        put(self, margin, **size.of("a"), imm_b=imm(-1 / limit.rate), post=Post.EXP)
         top = {"imm_b": imm(limit.large - limit.small), "imm_c": imm(limit.large)}
-        self.scalar(fade, scalar_a=fade, negate_a=1, **top)
-        self.scalar(fade, scalar_a=fade, c=SCALAR, scalar_c=v, negate_c=1)
+        put(self, margin, **margin.of("a"), negate_a=1, **top)
+        put(self, margin, **margin.of("a"), **v.of("c"), negate_c=1)
 
     def stats_row(self, which: int, to: int) -> None:
         """One of the three statistics of all clusters, to bank C."""
@@ -340,26 +359,25 @@ class ClusterCompiler(WindowCompiler):
         The centroid is at DST, the pair at PAIR; STATS and LANE as in `change`.
         """
         p = self.plan
-        share, v, size, q, half = range(5)
-        for word, to in ((SHARE, share), (VARIANCE, v), (SIZE, size)):
-            self.fetch(p["answer"], word * self.fmt.lanes, to)
-        self.move(PAIR, ENTRY, 0, self.shape.entry, share)
-        self.move(DST, SRC, 0, p.width, share)
-        self.length(self.words, q)
-        self.halved(q, half)
-        self.change((half, v, size))
+        with self.scalars(4) as (share, v, size, half):
+            for word, to in ((SHARE, share), (VARIANCE, v), (SIZE, size)):
+                self.fetch(p["answer"], word * self.fmt.lanes, to)
+            self.move(PAIR, ENTRY, 0, self.shape.entry, share)
+            self.move(DST, SRC, 0, p.width, share)
+            self.length(self.words, half)
+            self.halved(half, half)
+            self.change((half, v, size))
 
-    def move(self, mean: int, x: int, row: int, numbers: int, share: int) -> None:
+    def move(self, mean: int, x: int, row: int, numbers: int, share: Scalar) -> None:
         """Move the mean at register `mean` towards row `row` at register `x` by its share, a scalar; as `moved`."""
         words = numbers // self.fmt.lanes
         self.take(at_register(mean, numbers), 0, words, Bank.C)
         self.take(at_register(x, numbers), row * numbers, words, Bank.A, c=BANK, negate_c=1)
-        moved = {"b": SCALAR, "scalar_b": share, "c": BANK}
-        self.vector(words, a=BANK, **moved, post=Post.ROUND, write=Bank.A | Bank.B)
+        self.vector(words, a=BANK, **share.of("b"), c=BANK, post=Post.ROUND, write=Bank.A | Bank.B)
         self.give(at_register(mean, numbers), 0, words)
 
-    def sums(self, rows: Array, numbers: int, weighed: Array | None) -> None:
-        """A and C = the sum of rows of `numbers`, in order; the word behind it in C = how many there are.
+    def sums(self, rows: Array, numbers: int, weighed: Array | None, count: Scalar) -> None:
+        """A and C = the sum of rows of `numbers`, in order; the word behind it in C, and `count` = how many there are.
 
         rows : the first row, others follow; ROWS counts them
         weighed : 1 or 0 for each, in all lanes of a word; all if not given
@@ -378,14 +396,14 @@ class ClusterCompiler(WindowCompiler):
             self.vector(a=IMMEDIATE, imm_a=ONE, **one, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
 
         self.rows(row)
-        number = {"a": IMMEDIATE, "imm_a": MINUS_ZERO, "c": BANK, "addr_c": words}
-        self.vector(**number, reduce=Reduce.LAST, scalar_d=COUNT, keep=0)
+        self.number(words, count)
 
     def average(self, to: Array, at: int, minus_half: Array | None, weighed: Array | None) -> None:
         """The mean of members' directions, as `centroids.mean`, and less half its squared length."""
         p = self.plan
-        self.sums(p["y"], p.width, weighed)
-        self.divide(self.words, COUNT, Post.ROUND, Bank.A | Bank.B)
+        with self.scalars(1) as (count,):
+            self.sums(p["y"], p.width, weighed, count)
+            self.divide(self.words, count, Post.ROUND, Bank.A | Bank.B)
         self.give(to, at, self.words)
         if minus_half is not None:
             self.give_half(minus_half)
@@ -403,15 +421,15 @@ class ClusterCompiler(WindowCompiler):
         of : the centre; a seed becomes the centre `to`, and less half its squared length goes to `minus_half`
         """
         p, many = self.plan, self.many
-        square, half, top, number = 0, 1, *SEEDED
         self.take(of, 0, self.words, Bank.A | Bank.B)
-        self.length(self.words, square)
-        self.halved(square, half)
-        if first:
-            self.give(to, 0, self.words)
-            self.spread(half, 0)
-            self.give(minus_half, 0, 1)
-        self.distances(of, half)
+        with self.scalars(1) as (half,):
+            self.length(self.words, half)
+            self.halved(half, half)
+            if first:
+                self.give(to, 0, self.words)
+                self.spread(half, 0)
+                self.give(minus_half, 0, 1)
+            self.distances(of, half)
         if first == 2:
             self.take(p["left"], 0, many, Bank.C)
             self.vector(many, op=VectorOp.MIN, a=BANK, c=BANK, write=Bank.A)
@@ -419,7 +437,7 @@ class ClusterCompiler(WindowCompiler):
         if first:
             self.give(p["left"], 0, many)
         self.take(p["places"], 0, many, Bank.C)
-        self.farthest(many, 0, top, number)
+        self.farthest(many, 0, *self.seeded)
 
     def centre_told(self) -> None:
         """Make the member at SRC the centre at DST, with its number at STATS."""
@@ -428,7 +446,7 @@ class ClusterCompiler(WindowCompiler):
     def seed_told(self, first: int) -> None:
         """`seed` of the centre at SRC, to DST and STATS. Leaves N less the member and its distance in `answer`."""
         self.seed(first, *self._told())
-        for word, scalar in zip((TOP, FARTHEST), SEEDED, strict=True):
+        for word, scalar in zip((TOP, FARTHEST), self.seeded, strict=True):
             self.spread(scalar, word)
         self.give(self.plan["answer"], 0, 2)
 
@@ -446,15 +464,16 @@ class ClusterCompiler(WindowCompiler):
         """The labels of the members, to bank C from word `many` on, behind the best scores."""
         p, n, many = self.plan, self.fmt.lanes, self.many
         for c in range(centres):
-            self.fetch(p["halves"], c * n, 0)
             to = Bank.A if c else Bank.A | Bank.C
             centre = replace(p["centres"], offset=p["centres"].offset + 2 * c * p.width, shape=(1, p.width))
 
-            def put(first: int, some: int, to: int = to) -> None:
-                less = {"c": SCALAR, "scalar_c": 0}
-                self.vector(some, a=STREAM, wide=1, **less, write=to, addr_d=first)
+            with self.scalars(1) as (half,):
+                self.fetch(p["halves"], c * n, half)
 
-            self.against(p["y"], centre, put)
+                def score(first: int, some: int, to: int = to, half: Scalar = half) -> None:
+                    self.vector(some, a=STREAM, wide=1, **half.of("c"), write=to, addr_d=first)
+
+                self.against(p["y"], centre, score)
             rest = {"a": BANK, "addr_a": many}
             if not c:
                 self.vector(many, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=many)
@@ -482,29 +501,34 @@ class ClusterCompiler(WindowCompiler):
         """The mean of the members' entries, whose weights are at WEIGHED, to the pair at PAIR."""
         p, numbers = self.plan, self.shape.entry
         words = numbers // self.fmt.lanes
-        self.sums(p["gathered"], numbers, at_register(WEIGHED, self.fmt.lanes))
-        self.divide(words, COUNT, Post.ROUND, Bank.B)
+        with self.scalars(1) as (count,):
+            self.sums(p["gathered"], numbers, at_register(WEIGHED, self.fmt.lanes), count)
+            self.divide(words, count, Post.ROUND, Bank.B)
         self.give(at_register(PAIR, numbers), 0, words)
 
     def put_stats(self) -> None:
         """Statistics of the members, whose weights are at WEIGHED and whose mean is at DST, as in `change`."""
+        with self.scalars(3) as (half, v, number):
+            self._variance(half, v, number)
+            self.change((half, v, number))
+
+    def _variance(self, half: Scalar, v: Scalar, number: Scalar) -> None:
+        """Of `put_stats`: less half the squared length of the mean, variance and number of the members."""
         p, many = self.plan, self.many
-        square, half, number, v = range(4)
         self.take(at_register(DST, p.width), 0, self.words, Bank.A | Bank.B)
-        self.length(self.words, square)
-        self.halved(square, half)
+        self.length(self.words, half)
+        self.halved(half, half)
         self.distances(at_register(DST, p.width), half)
         self.take(at_register(WEIGHED, self.fmt.lanes), 0, many, Bank.B)
         # The sum runs through words 0 to `many` of bank C.
         self.vector(2, a=IMMEDIATE, imm_a=0, write=Bank.C)
         self.vector(many, a=BANK, b=BANK, c=BANK, write=Bank.C, addr_d=1)
-        self.vector(a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=many, reduce=Reduce.LAST, scalar_d=v, keep=0)
-        self.vector(many, a=IMMEDIATE, imm_a=ONE, b=BANK, reduce=Reduce.SUM, scalar_d=number)
-        self.scalar(number, scalar_a=number, imm_b=imm(1 / self.fmt.lanes))
-        self.vector(a=SCALAR, scalar_a=v, write=Bank.A)
+        self.number(many, v)
+        self.vector(many, a=IMMEDIATE, imm_a=ONE, b=BANK, reduce=Reduce.SUM, scalar_d=number.number)
+        put(self, number, **number.of("a"), imm_b=imm(1 / self.fmt.lanes))
+        self.vector(**v.of("a"), write=Bank.A)
         self.divide(1, number, Post.NONE, Bank.A)
-        self.vector(a=BANK, reduce=Reduce.LAST, scalar_d=v, keep=0)
-        self.change((half, v, number))
+        put(self, v, a=BANK)
 
     def query(self) -> None:
         """The mean of the queries of a pass over rows and query heads, to `query`."""
@@ -515,8 +539,9 @@ class ClusterCompiler(WindowCompiler):
             self.vector(words, a=IMMEDIATE, imm_a=0, write=Bank.A | Bank.C)
             for r in range(many):
                 self.take(p["q"], (g * many + r) * head, words, Bank.A | Bank.C, c=BANK)
-            integer(self, many, Scalar(0))
-            self.divide(words, 0, Post.ROUND, Bank.B)
+            with self.scalars(1) as (count,):
+                integer(self, many, count)
+                self.divide(words, count, Post.ROUND, Bank.B)
             self.give(p["query"], g * head, words)
 
     def codes(self, rows: Array, apart: int, tiles: int, mask: Array, out: Array) -> None:
@@ -524,6 +549,7 @@ class ClusterCompiler(WindowCompiler):
         p = self.plan
         self.take(mask, 0, tiles, Bank.C)
         self.products_of(0, rows, apart, tiles, imm_b=imm(p.rank_scale))
-        self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=0)
-        exponentials(self, Row(0, tiles), Scalar(0), code=1)
+        with self.scalars(1) as (top,):
+            self.vector(tiles, a=BANK, reduce=Reduce.MAX, scalar_d=top.number)
+            exponentials(self, Row(0, tiles), top, code=1)
         self.give(out, 0, tiles)

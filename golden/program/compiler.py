@@ -6,18 +6,20 @@ Addresses are final. A program holds loops only where a register gives the numbe
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from openvrex.golden.arithmetic.vector import Format, Reduce
+from openvrex.golden.arithmetic.vector import SCALARS, Format
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
-from openvrex.golden.program.recipes import SCALAR, STREAM, Words
+from openvrex.golden.program.recipes import STREAM, Scalar, Words
+from openvrex.golden.program.schedule import schedule
 
 # Semaphores: a half of W and X is free, a half is filled, a stage is in memory, X holds no query that is still needed.
 FREE, FULL, STORED, QUERIES = range(4)
@@ -53,6 +55,9 @@ class Compiler:
         self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+        self.free = list(map(Scalar, range(SCALARS)))  # scalar registers that no value holds
+        self.reads: dict[str, None] = {}  # names of the arrays that LOADs take, in the order of their first use
+        self.writes: dict[str, None] = {}  # the same for STOREs and fetched entries
 
     # Control flow
 
@@ -72,6 +77,31 @@ class Compiler:
             yield
         items = tuple(roll(body))
         self.items.append(Loop(items, (0,) * len(addresses(items)), count, register, unit))
+
+    @contextmanager
+    def overlapped(self, most: int = 1) -> Iterator[None]:
+        """What is written inside, without loops, runs in the order that `golden.program.schedule` finds.
+
+        LOADs and MULs stay in order and ahead of their VECTOR, STOREs behind it; so only a STORE must not signal what a
+        LOAD or a MUL inside waits for.
+
+        most : words of a VECTOR that a register counts
+        """
+        with self.block() as items:
+            yield
+        groups: list[list[Op]] = [[]]
+        steps: list[VectorInstruction] = []
+        for item in items:
+            assert isinstance(item, Op)
+            i = item.instruction
+            if groups[-1] and i.op != Opcode.STORE and len(steps) == len(groups):
+                groups.append([])
+            groups[-1].append(item)
+            if i.op == Opcode.VECTOR:
+                steps.append(replace(i.vector, words=most - 1) if i["len"] else i.vector)
+        streams = tuple(group[0].instruction.op != Opcode.VECTOR for group in groups)
+        for k in schedule(tuple(steps), self.fmt.vector, streams):
+            self.items += groups[k]
 
     def when(self, register: int) -> AbstractContextManager[None]:
         """What is written inside runs if the register holds 1, and does not if it holds 0."""
@@ -105,6 +135,14 @@ class Compiler:
         """Make an engine wait for semaphores before what follows, and signal others once all before is done."""
         self._emit(engine, len=Register.REST, add=NEVER, **semaphores(wait, signal))
 
+    @contextmanager
+    def scalars(self, count: int) -> Iterator[list[Scalar]]:
+        """Scalar registers for values that live inside. Those that another method takes meanwhile are others."""
+        assert count <= len(self.free), "the VPE has no more scalar registers"
+        taken, self.free = self.free[:count], self.free[count:]
+        yield taken
+        self.free = taken + self.free
+
     # Instructions
 
     def _emit(self, opcode: Opcode, **values: int) -> None:
@@ -114,11 +152,13 @@ class Compiler:
         self, array: Array, at: int, rows: int, words: int, stride: int, target: LoadTo, wait=(), signal=(), **more: int
     ) -> None:
         """LOAD `rows` rows of `words` words, the first from number `at` of the array, each `stride` numbers further."""
+        self.reads[array.name] = None
         fields = _place(array, at, rows, words, stride) | {"target": target} | semaphores(wait, signal)
         self._emit(Opcode.LOAD, **fields | more)
 
     def store(self, array: Array, at: int, rows: int, words: int, stride: int, **more: int) -> None:
         """STORE the VPE's output in an array, with the arguments of `load`."""
+        self.writes[array.name] = None
         self._emit(Opcode.STORE, **_place(array, at, rows, words, stride) | {"target": StoreTo.MEMORY} | more)
 
     def vector(self, words: Words = 1, source: int = Queue.MUL, keep: int | None = None, **fields: int) -> None:
@@ -161,10 +201,6 @@ class Compiler:
         if isinstance(words, int):
             return rows * words, (rows, words, stride), {}
         return words, (1, 1, self.fmt.lanes), words if "pair" in words else words | {"unit": 1}
-
-    def scalar(self, to: int, **fields: int) -> None:
-        """Compute with scalar operands; the result goes to scalar register `to`."""
-        self.vector(a=SCALAR, reduce=Reduce.LAST, scalar_d=to, keep=0, **fields)
 
     def begin(self) -> None:
         """Make the following LOADs wait until the stage before is in memory."""

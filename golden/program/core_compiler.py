@@ -33,22 +33,23 @@ Sinks are entries that the host puts first behind the ring (array `behind`); fet
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post, Reduce
+from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
-from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.compiler import FREE, FULL, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
 from openvrex.golden.program.loop_rolling import op
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, Scalar, imm, mean
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Row, imm, mean
 from openvrex.golden.program.score_stages import LEVEL, RetrievalShape, ScoreCompiler
 from openvrex.golden.program.sequencer_model import register_values
+from openvrex.golden.program.stage_plan import Planned
 
 # Register that the program uses, free as there is no `append`: address of a cluster's row.
 ROW = Register.SLOT
@@ -153,9 +154,8 @@ class CoreCompiler(ScoreCompiler):
         """Cluster and place token `t`; update the sums, count and mean of its cluster in memory."""
         s, p = self.shape, self.plan
         words, entry = p.key_words, s.entry * 2
-        row = Array("row", 0, (p.pitch // 4,), np.float32, ROW)
+        row = Array("table", 0, (p.pitch // 4,), np.float32, ROW)
         mean_at, count = words + 1, words  # words of the banks that hold them
-        whole, inverse, low, high = (Scalar(k) for k in range(4))
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)
@@ -164,11 +164,12 @@ class CoreCompiler(ScoreCompiler):
         self.vector(words + 1, Queue.LOAD, a=STREAM, wide=1, write=Bank.A | Bank.C)
         self.take(p["fresh"], t * s.entry, words, Bank.A | Bank.C, c=BANK)
         one = {"a": BANK, "addr_a": count, "c": IMMEDIATE, "imm_c": ONE, "write": Bank.C, "addr_d": count}
-        self.vector(1, **one, keep=0, reduce=Reduce.LAST, scalar_d=whole.number)
-        self.give(row, 0, words + 1)
-        mean(self, Row(0, words), whole, inverse, low, high, mean_at)
+        with self.scalars(4) as (whole, inverse, low, high):
+            self.vector(1, **one, **whole.to, keep=0)
+            self.give(row, 0, words + 1)
+            mean(self, Row(0, words), whole, inverse, low, high, mean_at)
         self.out(words, at=mean_at)
-        means = Array("mean", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
+        means = Array("means", p.mean_bytes, (p.pitch // 2,), BF16, ROW)
         self.store(means, 0, 1, words, 0, **semaphores((), (SUMMED,)))
 
     def rank(self, q: Array, means: Array) -> None:
@@ -205,6 +206,7 @@ class CoreCompiler(ScoreCompiler):
 
     def fetch(self, to: Array, register: int, signal=()) -> None:
         """FETCH the chosen entries behind the sinks of array `to`; their number goes to a register."""
+        self.writes[to.name] = None
         sinks = self.plan.retrieval.sinks
         at, room = sinks * self.shape.entry * 2, self.shape.entries - sinks - 1
         self.retrieve(Retrieve.FETCH, to, at, (), signal, to=register, rows=room)
@@ -306,35 +308,31 @@ class CorePlan(LayerPlan):
         turns = max(d for d in divisors(s.tokens) if d <= max(1, blocks))
         return turns, blocks // turns
 
-    def _steps(
-        self, c: AttentionCompiler, gemm: Callable[..., None]
-    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
-        assert isinstance(c, CoreCompiler)  # of `_compiler`
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a, r = self.arrays, self.retrieval
         cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
         keys = range(self.turns * self.beside, cut.blocks)
         queries = range(-(-size // (cut.tiles * self.fmt.lanes)))
         guesses = r.ahead >= 0
-        guess = [
-            ("guess_norm", ("guess_norm",), lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["guess_norm"])),
-            ("guess", ("qkv",), lambda: c.product(a["guess_norm"], self.ahead("qkv_weight"), queries)),
-            ("guess_rotary", ("guess",), lambda: c.queries(a["guess"])),
+        table = super()._table(c, gemm)
+        names = [row.name for row in table]
+        return [
+            *table[: names.index("qkv")],
+            Planned("guess_norm", lambda: c.norm(a["hidden"], self.ahead("norm1_weight"), a["guess_norm"]), guesses),
+            Planned("guess", lambda: c.product(a["guess_norm"], self.ahead("qkv_weight"), queries), guesses),
+            Planned("guess_rotary", lambda: c.queries(a["guess"]), guesses),
+            Planned("keys", lambda: c.product(a["norm1"], a["qkv_weight"], keys)),
+            Planned("entries", c.entries),
+            Planned("hash", c.hash),
+            Planned("cluster", c.cluster),
+            Planned("rotary", lambda: c.queries(a["q"])),
+            Planned("rank", lambda: c.rank(a["q"], a["means"]), not r.fetched),
+            Planned("select", c.select, not r.fetched),
+            Planned("guess_rank", c.rank_ahead, guesses),
+            Planned("guess_select", c.select_ahead, guesses),
+            Planned("resident", c.resident),
+            *table[names.index("scores") :],
         ]
-        before = [
-            ("keys", ("qkv",), lambda: c.product(a["norm1"], a["qkv_weight"], keys)),
-            ("entries", ("fresh",), c.entries),
-            ("hash", (), c.hash),
-            ("cluster", ("table", "qkv"), c.cluster),
-            ("rotary", ("q",), lambda: c.queries(a["q"])),
-        ]
-        own = [("rank", ("ranks",), lambda: c.rank(a["q"], a["means"])), ("select", (), c.select)]
-        ahead = [("guess_rank", ("ranks",), c.rank_ahead), ("guess_select", (), c.select_ahead)]
-        steps = super()._steps(c, gemm)
-        names = [name for name, _, _ in steps]
-        retrieval = (
-            guess * guesses + before + own * (not r.fetched) + ahead * guesses + [("resident", ("scores",), c.resident)]
-        )
-        return steps[: names.index("qkv")] + retrieval + steps[names.index("scores") :]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
         """The work of each stage, by name. A RETRIEVE counts as an issued instruction only.

@@ -35,11 +35,10 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.join_stage import MINUS_INFINITY
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
 from openvrex.golden.program.layer_stages import LayerCompiler
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
-from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Scalar, imm
+from openvrex.golden.program.stage_plan import Plan, Planned
 
 HUGE = imm(2.0**127)  # twice this factor makes the smallest difference infinite
-TOP, FOUND = range(2)  # scalar registers: the maximum, and less the number of the token that has it
 
 
 class HeadCompiler(LayerCompiler):
@@ -53,6 +52,14 @@ class HeadCompiler(LayerCompiler):
 
     def argmax(self) -> None:
         """Store the number of the largest logit, and that logit, each in all lanes of a word."""
+        with self.scalars(2) as (top, number):
+            self._find(top, number)
+            self.vector(**number.of("a"), negate_a=1, write=Bank.C)
+            self.vector(**top.of("a"), write=Bank.C, addr_d=1)
+        self.give(self.plan["next"], 0, 2)
+
+    def _find(self, top: Scalar, number: Scalar) -> None:
+        """The largest logit, and less the number of the first token that has it."""
         n, many = self.fmt.lanes, self.words
         best: dict[str, int] = {"c": BANK, "write": Bank.C}
         numbers: dict[str, int] = {"c": BANK, "addr_c": many}
@@ -60,19 +67,16 @@ class HeadCompiler(LayerCompiler):
         self.vector(many, **lowest)
         for words, part in self._parts():
             self.vector(words, Queue.LOAD, op=VectorOp.MAX, **part, **best)
-        self._largest(TOP)
+        self._largest(top)
         self.take(self.plan["numbers"], 0, many, Bank.C, many)
         self.vector(many, **lowest)
         for words, part in self._parts():
-            self.vector(words, Queue.LOAD, **part, c=SCALAR, scalar_c=TOP, negate_c=1, write=Bank.A)
+            self.vector(words, Queue.LOAD, **part, **top.of("c"), negate_c=1, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, **numbers, negate_c=1, write=Bank.A)
             self.vector(words, op=VectorOp.MAX, a=BANK, **best)
             self.vector(many, a=IMMEDIATE, imm_a=imm(many * n), **numbers, write=Bank.C, addr_d=many)
-        self._largest(FOUND)
-        self.vector(a=SCALAR, scalar_a=FOUND, negate_a=1, write=Bank.C)
-        self.vector(a=SCALAR, scalar_a=TOP, write=Bank.C, addr_d=1)
-        self.give(self.plan["next"], 0, 2)
+        self._largest(number)
 
     def _parts(self) -> Iterator[tuple[int, dict[str, int]]]:
         """LOAD the logits, a part after the other: words of each, and the fields of the VECTOR that takes them."""
@@ -83,9 +87,9 @@ class HeadCompiler(LayerCompiler):
             self.load(logits, first * n, 1, some, 0, LoadTo.VECTOR)
             yield some, {"a": STREAM, "wide": 1}
 
-    def _largest(self, to: int) -> None:
-        """Scalar register `to` = the largest number of the part in bank C."""
-        self.vector(self.words, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, reduce=Reduce.MAX, scalar_d=to)
+    def _largest(self, to: Scalar) -> None:
+        """to = the largest number of the part in bank C."""
+        self.vector(self.words, a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, reduce=Reduce.MAX, scalar_d=to.number)
 
 
 class HeadPlan(Plan):
@@ -122,16 +126,12 @@ class HeadPlan(Plan):
         self.arrays = self.weights.arrays | self.work.arrays | {"hidden": hidden}
         self.stages = list(self._stages())
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a = self.arrays
         return [
-            ("norm", ("norm",), lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
-            (
-                "head",
-                ("logits",),
-                lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True),
-            ),
-            ("argmax", ("next",), c.argmax),
+            Planned("norm", lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
+            Planned("head", lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True)),
+            Planned("argmax", c.argmax),
         ]
 
     def pack(self, norm: np.ndarray, head: np.ndarray) -> dict[str, np.ndarray]:

@@ -58,7 +58,7 @@ from openvrex.golden.program.join_stage import WORDS as JOIN_WORDS
 from openvrex.golden.program.join_stage import join
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Team, Tiling, divisors
 from openvrex.golden.program.sequencer_model import register_values
-from openvrex.golden.program.stage_plan import Plan, Stage, Work
+from openvrex.golden.program.stage_plan import Plan, Planned, Stage, Work
 
 GEMMS = ("output", "gate_up", "down", "qkv")  # in the order of their weights in memory
 
@@ -194,23 +194,22 @@ class LayerPlan(Plan):
     def _more_arrays(self) -> None:
         """Place the arrays that a derived plan adds."""
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a, team = self.arrays, self.team.members > 1
         rows = self.team.rows(self.shape.kv_heads * self.shape.rows)
-        joined = [("join", ("attention",), lambda: join(c, a["parts"], a["stats"], a["attention"], rows))]
         return [
-            ("norm1", ("norm1",), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"])),
-            ("qkv", ("qkv",), lambda: gemm("qkv", "norm1", "qkv")),
-            ("rotary", ("q", "fresh"), c.rotary),
-            ("append", ("ring",), c.append),
-            ("scores", ("scores",), c.scores),
-            ("softmax", ("probabilities", *["stats"] * team), c.softmax),
-            ("values", ("parts" if team else "attention",), c.values),
-            *joined * team,
-            ("output", ("hidden",), lambda: gemm("output", "attention", "hidden")),
-            ("norm2", ("norm2",), lambda: c.norm(a["hidden"], a["norm2_weight"], a["norm2"])),
-            ("gate_up", ("gated",), lambda: gemm("gate_up", "norm2", "gated", True)),
-            ("down", ("hidden",), lambda: gemm("down", "gated", "hidden")),
+            Planned("norm1", lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"])),
+            Planned("qkv", lambda: gemm("qkv", "norm1", "qkv")),
+            Planned("rotary", c.rotary),
+            Planned("append", c.append),
+            Planned("scores", c.scores),
+            Planned("softmax", c.softmax),
+            Planned("values", c.values),
+            Planned("join", lambda: join(c, a["parts"], a["stats"], a["attention"], rows), team),
+            Planned("output", lambda: gemm("output", "attention", "hidden")),
+            Planned("norm2", lambda: c.norm(a["hidden"], a["norm2_weight"], a["norm2"])),
+            Planned("gate_up", lambda: gemm("gate_up", "norm2", "gated", True)),
+            Planned("down", lambda: gemm("down", "gated", "hidden")),
         ]
 
     def costs(self, entries: int) -> dict[str, Work]:

@@ -233,6 +233,7 @@ class FramePlan(MosaicPlan):
     def take_frame(self, c: ClusterCompiler) -> None:
         """The sum of ROWS vision tokens from SRC on, as BF16, to the keys of the entry at DST."""
         words = c.words
-        c.sums(at_register(SRC, self.width), self.width, None)
+        with c.scalars(1) as (count,):
+            c.sums(at_register(SRC, self.width), self.width, None, count)
         c.vector(words, a=BANK, post=Post.ROUND, write=Bank.B)
         c.give(at_register(DST, self.width), 0, words)

@@ -32,7 +32,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
 from openvrex.golden.program.scan_stages import Places, Record, ScanCompiler
-from openvrex.golden.program.stage_plan import Plan
+from openvrex.golden.program.stage_plan import Plan, Planned
 
 
 class BranchPlan(Plan):
@@ -161,7 +161,7 @@ class BranchPlan(Plan):
             for name, shape, dtype in arrays
         }
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a = self.arrays
 
         def select() -> None:
@@ -170,14 +170,14 @@ class BranchPlan(Plan):
 
         ends = list(accumulate(self.groups))
         scans = [
-            ("scan" + f"_{k}" * bool(k), ("gated", "state"), partial(c.scan, end - rows, rows))
+            Planned("scan" + f"_{k}" * bool(k), partial(c.scan, end - rows, rows))
             for k, (rows, end) in enumerate(zip(self.groups, ends, strict=True))
         ]
         return [
-            ("project", ("x", "kept"), c.project),
-            ("select", ("low", "bc"), select),
+            Planned("project", c.project),
+            Planned("select", select),
             *scans,
-            ("join", ("sum",), lambda: c.product(a["gated"], "out", a["sum"], add=True)),
+            Planned("join", lambda: c.product(a["gated"], "out", a["sum"], add=True)),
         ]
 
     def pack(self, branch: HistoryBranch) -> dict[str, np.ndarray]:

@@ -22,11 +22,11 @@ bank  words 0 to n - 1          behind
 ====  ========================  =====================================================================
 A     h                         G of dt, later of y + D x; G of u; D; n / 2 partial sums
 B     A of the column           n of e, later G of SiLU(z) and of the output; G of x
-C     h (1 + e), then h         one unused; G of y; G of the sums of z; n / 2 partial sums
+C     h (1 + e), then h         the bias; G of y; G of the sums of z; n / 2 partial sums
 ====  ========================  =====================================================================
 
-The sums of a token's products are finished in the cycles in which the next token waits for its results. Those ahead of
-a group's first token mean nothing and go to the unused word.
+The sums of a token's products are finished in the cycles in which the next token waits for its results
+(`golden.program.schedule`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ from openvrex.golden.program.compiler import FREE, FULL, Sizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Tiling
 from openvrex.golden.program.layer_stages import LayerCompiler
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM
+from openvrex.golden.program.recipes import BANK, STREAM
 
 NONE: dict[str, int] = {}
 
@@ -83,7 +83,7 @@ class Places:
         self.sums = self.d + 1  # in banks A and C
         self.e = self.z = state  # in bank B
         self.x = state + max(state, rows)
-        self.y, self.parts = state + 1, state + 1 + rows  # in bank C; the word ahead of y is not used
+        self.bias, self.y, self.parts = state, state + 1, state + 1 + rows  # in bank C
         self.depth = max(self.sums + state // 2, self.x + rows)
 
 
@@ -200,30 +200,29 @@ class ScanCompiler(LayerCompiler):
         record, at = p.gates, Places(state, rows)
         self._operands(first, rows)
         low, normed = p.x_places(rows)
-        self.vector(state // 2, a=IMMEDIATE, write=Bank.A | Bank.C, addr_d=at.sums)
         for g in range(self.columns_):
             step = list(self.tiles(record, (g,), "dt", low))
-            self.take(*self.part(record, g, "bias"), Bank.C, at.y - 1)
+            self.take(*self.part(record, g, "bias"), Bank.C, at.bias)
             self.take(p["x"], first * p.inner + g * n, 1, Bank.B, at.x, rows=rows, stride=p.inner)
             array, number, count = self.part(record, g, "a_d")
             self.load(array, number, 1, count, 0, LoadTo.VECTOR)
             self.vector(state, Queue.LOAD, a=STREAM, write=Bank.B)
             self.vector(1, Queue.LOAD, a=STREAM, write=Bank.A, addr_d=at.d)
-            bias: dict[str, int] = {"c": BANK, "addr_c": at.y - 1, "span_c": 0}
+            bias: dict[str, int] = {"c": BANK, "addr_c": at.bias, "span_c": 0}
             dt = bias | {"post": Post.SOFTPLUS, "write": Bank.A, "addr_d": at.dt}
             self.tile_product("dt", step, iter(()), rows, 0, dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.x, write=Bank.A, addr_d=at.u)
             self.take(p["state"], g * state * n, state, Bank.A | Bank.C)
             rest = self.tiles(record, (g,), "z_in", normed)
             gate = list(islice(rest, 2))
-            for t in range(rows):
-                self._token(at, t)
-            folds = self._folds(at)
-            self._next(folds, at, rows - 1)
+            self._step(at, 0)
+            for t in range(1, rows):
+                with self.overlapped():
+                    self._output(at, t - 1)
+                    self._step(at, t)
             z: dict[str, int] = {"post": Post.SILU, "write": Bank.B, "addr_d": at.z}
+            self._output(at, rows - 1)
             self.tile_product("z_in", gate, rest, rows, at.parts, z)
-            while folds:
-                self._next(folds, at, rows - 1)
             d = {"a": BANK, "addr_a": at.d, "span_a": 0, "b": BANK, "addr_b": at.x}
             self.vector(rows, **d, c=BANK, addr_c=at.y, write=Bank.A, addr_d=at.dt)
             self.vector(rows, a=BANK, addr_a=at.dt, b=BANK, addr_b=at.z, post=Post.ROUND, write=Bank.B, addr_d=at.z)
@@ -240,39 +239,30 @@ class ScanCompiler(LayerCompiler):
         words = p["bc"].shape[-1] // n
         self.load(p["bc"], first * words * n, n, rows * words, 0, LoadTo.W, to=p.gates.behind, step=rows * words)
 
-    def _token(self, at: Places, t: int) -> None:
-        """Token t of a group: the step of the state, and the products of the output."""
+    def _step(self, at: Places, t: int) -> None:
+        """The step of the state by token t of a group."""
         n, state = self.fmt.lanes, self.plan.params.state
-        half, words = state // 2, self.plan["bc"].shape[-1] // n
+        words = self.plan["bc"].shape[-1] // n
         for k in range(-(-2 * state // n)):  # B and C of the token, each number in all lanes of a word
             w, rows = self.plan.gates.behind + t * words + k, min(n, 2 * state - k * n)
             self._emit(Opcode.MUL, w=w, x=0, rows=rows - 1, keep=n - 1, x_step=1, start=1, end=1)
         e = {"a": BANK, "addr_a": at.dt + t, "span_a": 0, "b": BANK}
         self.vector(state, **e, post=Post.EXPM1, write=Bank.B, addr_d=at.e)
-        folds = self._folds(at)
-        self._next(folds, at, t - 1)
         self.vector(state, a=BANK, b=BANK, addr_b=at.e, c=BANK, write=Bank.C)
-        self._next(folds, at, t - 1)
         new = {"a": BANK, "addr_a": at.u + t, "span_a": 0, "b": STREAM, "wide": 1, "c": BANK}
         self.vector(state, **new, write=Bank.A | Bank.C)
-        while folds:
-            self._next(folds, at, t - 1)
-        part = {"b": STREAM, "wide": 1, "write": Bank.A | Bank.C, "addr_d": at.sums}
-        self.vector(half, a=BANK, **part)
-        last = NONE if half > 1 else {"write": Bank.C, "addr_d": at.y + t}
-        self.vector(half, a=BANK, addr_a=half, **part | {"c": BANK, "addr_c": at.sums} | last)
 
-    def _folds(self, at: Places) -> list[tuple[int, int]]:
-        """Steps that add a token's partial sums to one: first word, words of each half."""
-        out, words = [], self.plan.params.state // 2
+    def _output(self, at: Places, t: int) -> None:
+        """y of token t: products of the state, a half added to the other, and so on until one word is left."""
+        words = self.plan.params.state // 2
+
+        def to(words: int) -> dict[str, int]:
+            last = {"write": Bank.C, "addr_d": at.y + t}
+            return last if words == 1 else {"write": Bank.A | Bank.C, "addr_d": at.sums}
+
+        product = {"a": BANK, "b": STREAM, "wide": 1}
+        self.vector(words, **product, write=Bank.A | Bank.C, addr_d=at.sums)
+        self.vector(words, **product, addr_a=words, c=BANK, addr_c=at.sums, **to(words))
         while words > 1:
             words //= 2
-            out.append((at.sums, words))
-        return out
-
-    def _next(self, folds: list[tuple[int, int]], at: Places, t: int) -> None:
-        """Write the next of these steps, if there is one. The last gives y of token t."""
-        if folds:
-            first, words = folds.pop(0)
-            to = {"write": Bank.A | Bank.C, "addr_d": first} if folds else {"write": Bank.C, "addr_d": at.y + t}
-            self.vector(words, a=BANK, addr_a=first, c=BANK, addr_c=first + words, **to)
+            self.vector(words, a=BANK, addr_a=at.sums, c=BANK, addr_c=at.sums + words, **to(words))

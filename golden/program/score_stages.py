@@ -11,14 +11,14 @@ from typing import Any, Protocol, Self
 from openvrex.golden.arithmetic.vector import Bank, Format, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import ReSVParams, check, check_ints
-from openvrex.golden.program.attention_stages import PART, TOP, AttentionCompiler, AttentionSizes
+from openvrex.golden.program.attention_stages import MINUS_INFINITY, PART, TOP, AttentionCompiler, AttentionSizes
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import LayerShape, Register, divisors
-from openvrex.golden.program.recipes import IMMEDIATE, SCALAR, Row, Scalar, Words, exponentials, imm
+from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm, put
 from openvrex.golden.retrieval.dre_model import DreSizes
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
-ROWS_AT_ONCE = 2  # rows of scores that `select` has in work: one enters the lanes while the other leaves
+ROWS_AT_ONCE = 2  # rows of scores that a bank holds for `select`: one enters the lanes while the other leaves
 
 
 @dataclass(frozen=True)
@@ -103,28 +103,26 @@ class ScoreCompiler(AttentionCompiler):
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
         row: Words = {"len": int(LEVEL)}  # one number for each cluster
         for first in range(0, rows, at_once):
-            some = range(at_once)
-            for k in some:
-                most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
-                self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
-            for k in some:
-                exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
-            for k in some:
-                for _ in range(p.retrieval.readings):
-                    self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
-                    self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
+            with self.overlapped(words):
+                for k in range(at_once):
+                    most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
+                    self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
+                    exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
+                    for _ in range(p.retrieval.readings):
+                        self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
+                        self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
-        self.vector(a=IMMEDIATE, imm_a=0xFF80, reduce=Reduce.LAST, scalar_d=TOP, keep=0)
+        self.constant(TOP, MINUS_INFINITY)
 
         def highest(at: int, size: Words) -> None:
-            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART)
-            self.scalar(TOP, op=VectorOp.MAX, scalar_a=PART, c=SCALAR, scalar_c=TOP)
+            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART.number)
+            put(self, TOP, op=VectorOp.MAX, **PART.of("a"), **TOP.of("c"))
 
         def send(at: int, size: Words) -> None:
             self.part_of_row(at, size)
-            exponentials(self, Row(0, size), Scalar(TOP), code=1)
+            exponentials(self, Row(0, size), TOP, code=1)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
 

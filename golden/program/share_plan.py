@@ -46,17 +46,18 @@ then what belongs to the tables, one after the other.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import check
-from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
 from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
 from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.stage_plan import Planned
 
 RETRIEVAL = ("guess", "guess_rotary", "keys", "entries", "hash", "cluster", "rotary", "rank", "select")
 ATTENTION = ("scores", "softmax", "values")
@@ -249,9 +250,7 @@ class SharePlan(CorePlan):
     def _beside_queries(self) -> tuple[int, int]:
         return (1, 0) if self.team.members > 1 else super()._beside_queries()
 
-    def _steps(
-        self, c: AttentionCompiler, gemm: Callable[..., None]
-    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a, n, parts = self.arrays, self.fmt.lanes, self.shares.parts > 1
         member, members, turned = self.team.member, self.team.members, self.shares.rotates(self.core)
 
@@ -261,23 +260,26 @@ class SharePlan(CorePlan):
 
         mine = self.shares.summed(self.core)
         columns = range(mine.start * n, mine.stop * n)
-        steps = {name: (outputs, build) for name, outputs, build in super()._steps(c, gemm)}
-        steps |= {
-            "output": (("hidden",), adds("output", "all_attention")),
-            "gate_up": (("gated",), lambda: gemm("gate_up", "norm2", "own_gated", True)),
-            "down": (("hidden",), adds("down", "gated")),
-        }
+
+        def total() -> None:
+            c.total(a["sums"], a["hidden"], columns)
+
+        rows = [
+            *super()._table(c, gemm),
+            Planned("output", adds("output", "all_attention")),
+            Planned("add_output", total, parts),
+            Planned("gate_up", lambda: gemm("gate_up", "norm2", "own_gated", True)),
+            Planned("down", adds("down", "gated")),
+            Planned("add_down", total, parts),
+        ]
         if members > 1:
-            steps["qkv"] = ("qkv",), lambda: gemm("qkv", "norm1", "own_qkv")
-            steps["rotary"] = ("q",), lambda: c.queries(a["q"], turned)
-        if parts:
-            total = ("hidden",), lambda: c.total(a["sums"], a["hidden"], columns)
-            steps |= {"add_output": total, "add_down": total}
-        names = [name for stages in self.phases.values() for name in stages if name in steps]
-        if members > 1:
-            names = [name for name in names if (name not in LEADERS or member == 0)]
-            names = [name for name in names if (name != "rotary" or turned)]
-        return [(name, *steps[name]) for name in names]
+            rows += [
+                Planned("qkv", lambda: gemm("qkv", "norm1", "own_qkv")),
+                Planned("rotary", lambda: c.queries(a["q"], turned), len(turned) > 0),
+            ]
+        table = {row.name: row for row in rows}
+        names = [name for stages in self.phases.values() for name in stages if name in table]
+        return [table[name] for name in names if name not in LEADERS or member == 0]
 
     def phase(self, name: str) -> list[Instruction] | None:
         """The core's program of a phase, or None if it has nothing to do. That of `guess` leaves its FETCH."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,22 +48,32 @@ class Work:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the program, and the arrays that it leaves in memory.
+    """A part of the program.
 
+    reads, writes : names of the arrays that its LOADs take, and that it leaves in memory, in the order of their use
     waits : whether the stage before must be in memory first; if not, the one before that must be
     """
 
     name: str
     items: tuple[Item, ...]
-    outputs: tuple[Array, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
     waits: bool = True
+
+
+class Planned(NamedTuple):
+    """A stage in the table of a plan: its name, what writes it, and whether the plan has it."""
+
+    name: str
+    write: Callable[[], None]
+    when: bool = True
 
 
 class Plan:
     """Stages of a program, one after the other, and the arrays that they use in memory.
 
-    A subclass sets `shape`, `fmt`, `cuts` and `arrays`, gives the stages in `_steps`, and keeps `list(self._stages())`
-    in `stages`. `plan["q"]` is an array by its name.
+    A subclass sets `shape`, `fmt`, `cuts` and `arrays`, gives its `_table`, and keeps `list(self._stages())` in
+    `stages`. `plan["q"]` is an array by its name.
     """
 
     _compiler: type[Any] = Compiler  # `Compiler`, or a class derived from it
@@ -76,8 +86,8 @@ class Plan:
     arrays: dict[str, Array]
     stages: list[Stage]
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
-        """The stages: name, names of the arrays that the stage leaves in memory, the function that writes it.
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
+        """The stages in their order.
 
         c : the compiler, a `_compiler`
         gemm : writes a GEMM of `cuts` from its name, the names of x and y, and whether it is gated
@@ -119,12 +129,14 @@ class Plan:
             c.gemm(a[x], a[f"{name}_weight"], self.cuts[name], a[y], gated)
 
         before = ""
-        for name, outputs, build in self._steps(c, gemm):
-            with c.block() as items:
-                build()
-            waits = before not in self._beside.get(name, ())
-            yield Stage(name, tuple(roll(items)), tuple(a[o] for o in outputs), waits)
-            before = name
+        for name, write, when in self._table(c, gemm):
+            if when:
+                c.reads, c.writes = {}, {}
+                with c.block() as items:
+                    write()
+                waits = before not in self._beside.get(name, ())
+                yield Stage(name, tuple(roll(items)), tuple(c.reads), tuple(c.writes), waits)
+                before = name
 
     def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:
         """The instructions of the stages from `first` to `last`; the first and the last stage if not given.

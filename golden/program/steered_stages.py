@@ -17,31 +17,29 @@ from dataclasses import replace
 from openvrex.golden.arithmetic.vector import ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.cluster_stages import (
-    COUNT,
     DST,
     ENTRY,
-    FOUND,
     GO,
     HUGE,
     PAIR,
     ROWS,
-    SEEDED,
     SRC,
     TAKE,
     TOP,
     ClusterCompiler,
+    ClusterSizes,
+    Found,
     at_register,
 )
 from openvrex.golden.program.compiler import semaphores
 from openvrex.golden.program.isa import Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.recipes import BANK, IMMEDIATE, SCALAR, STREAM, imm
+from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Scalar, imm, put
 from openvrex.golden.retrieval.centroids import ROUNDS
 
 SET = 4  # semaphore: the registers are set
 VERDICTS = 2  # words of a verdict: NUMBER and MARGIN of `probe`
 RAN = 0  # word of `answer` with the rounds of `halve`; its word TOP is the distance of the seeds
-ROUND = 15  # scalar register of the rounds of `halve`
 OFFSET = imm(2.0**23)  # added to an integer, it makes the integer the mantissa
 
 
@@ -54,7 +52,11 @@ def factors(size: int) -> tuple[int, int]:
 class SteeredCompiler(ClusterCompiler):
     """Writes the steps of a `MosaicPlan` that need no host in between."""
 
-    def set(self, to: int, scalar: int, word: int, row: Array | None = None, signal: tuple[int, ...] = ()) -> None:
+    def __init__(self, plan: ClusterSizes):
+        super().__init__(plan)
+        self.ran = self.free.pop()  # rounds of `halve`
+
+    def set(self, to: int, scalar: Scalar, word: int, row: Array | None = None, signal: tuple[int, ...] = ()) -> None:
         """Register `to` = an integer in a scalar, or the address of row scalar / odd of an array (`factors`).
 
         word : of bank C, on the way
@@ -62,14 +64,14 @@ class SteeredCompiler(ClusterCompiler):
         where = {}
         if row is not None:
             where = {"base": row.base, "addr": row.offset, "step": factors(row.size // row.shape[0])[1]}
-        self.vector(a=SCALAR, scalar_a=scalar, imm_c=OFFSET, write=Bank.C, addr_d=word)
+        self.vector(**scalar.of("a"), imm_c=OFFSET, write=Bank.C, addr_d=word)
         self.out(1, True, word)
         self._emit(Opcode.STORE, target=StoreTo.X, wide=1, to=to, **where, **semaphores((), signal))
 
-    def number_of_row(self, number: int, to: int, rows: Array) -> None:
-        """Scalar `to` = what `set` needs for row N - `number` of an array, N being the plan's `above`."""
+    def number_of_row(self, number: Scalar, to: Scalar, rows: Array) -> None:
+        """to = what `set` needs for row N - `number` of an array, N being the plan's `above`."""
         above, (odd, _) = self.plan.above, factors(rows.size // rows.shape[0])
-        self.scalar(to, scalar_a=number, imm_b=imm(-odd), imm_c=imm(above * odd))
+        put(self, to, **number.of("a"), imm_b=imm(-odd), imm_c=imm(above * odd))
 
     def assign(self) -> None:
         """Let the nearest clusters take ROWS directions from SRC on, whose entries are adjacent from ENTRY on.
@@ -80,49 +82,51 @@ class SteeredCompiler(ClusterCompiler):
         self.end()
         for k in self.rounds(ROWS):
             with self.when(GO):
-                self._token(k)
+                with self.scalars(5) as found:
+                    self._token(k, Found(*found))
 
-    def _token(self, k: int) -> None:
+    def _token(self, k: int, found: Found) -> None:
         p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
-        above, held, row, lane = 0, 1, 3, 2 * self.words
+        lane = 2 * self.words
         # Each round begins with the same half: the STOREs of the one before show that both have been read.
         self.half = 0
         self.begin()
-        self.search(k)
+        self.search(k, found)
         self.vector(tiles, a=BANK, write=Bank.B, addr_d=lane)
-        self.take(p["whole"], 0, tiles, b=BANK, reduce=Reduce.SUM, scalar_d=held)
-        self.scalar(above, scalar_a=FOUND.margin, negate_a=1, imm_b=imm(HUGE))
-        self.scalar(above, op=VectorOp.MAX, scalar_a=above, imm_c=0)
-        self.scalar(above, op=VectorOp.MIN, scalar_a=above, imm_c=ONE)
-        self.scalar(held, scalar_a=above, negate_a=1, b=SCALAR, scalar_b=held, imm_c=ONE)
-        self.scalar(above, scalar_a=above, negate_a=1, imm_c=ONE)
-        self.number_of_row(FOUND.number, row, p["centroids"])
-        self.set(TAKE, above, 0)
-        self.set(GO, held, 1)
-        self.set(PAIR, row, 2, p.pairs)
-        self.set(DST, row, 3, p["centroids"], (SET,))
-        for word, scalar in ((4, FOUND.number), (5, FOUND.margin)):
+        with self.scalars(3) as (above, held, row):
+            self.take(p["whole"], 0, tiles, b=BANK, reduce=Reduce.SUM, scalar_d=held.number)
+            put(self, above, **found.margin.of("a"), negate_a=1, imm_b=imm(HUGE))
+            put(self, above, op=VectorOp.MAX, **above.of("a"), imm_c=0)
+            put(self, above, op=VectorOp.MIN, **above.of("a"), imm_c=ONE)
+            put(self, held, **above.of("a"), negate_a=1, **held.of("b"), imm_c=ONE)
+            put(self, above, **above.of("a"), negate_a=1, imm_c=ONE)
+            self.number_of_row(found.number, row, p["centroids"])
+            self.set(TAKE, above, 0)
+            self.set(GO, held, 1)
+            self.set(PAIR, row, 2, p.pairs)
+            self.set(DST, row, 3, p["centroids"], (SET,))
+        for word, scalar in ((4, found.number), (5, found.margin)):
             self.spread(scalar, word)
         self.give(p["verdicts"], k * VERDICTS * n, VERDICTS, 4)
         self._emit(Opcode.SYNC, **semaphores((SET,), ()))
         with self.when(TAKE):
-            self._take(k, lane)
+            self._take(k, lane, found)
         self.end()
 
-    def _take(self, k: int, lane: int) -> None:
+    def _take(self, k: int, lane: int, found: Found) -> None:
         """Let the cluster take token k. Bank B has 1 in the cluster's lane from word `lane` on."""
         p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
-        q, half = 0, 1
-        self.move(PAIR, ENTRY, k, self.shape.entry, FOUND.share)
-        self.move(DST, SRC, k, p.width, FOUND.share)
-        self.length(self.words, q)
-        self.halved(q, half)
+        self.move(PAIR, ENTRY, k, self.shape.entry, found.share)
+        self.move(DST, SRC, k, p.width, found.share)
         chosen = {"b": BANK, "addr_b": lane, "c": BANK}
-        for which, value in enumerate((half, FOUND.variance, FOUND.size)):
-            self.take(p["stats"], which * n, 1, Bank.A | Bank.C, rows=tiles, stride=3 * n)
-            self.vector(tiles, a=BANK, negate_a=1, **chosen, write=Bank.C)
-            self.vector(tiles, a=SCALAR, scalar_a=value, **chosen, write=Bank.C)
-            self.give(p["stats"], which * n, 1, rows=tiles, stride=3 * n)
+        with self.scalars(1) as (half,):
+            self.length(self.words, half)
+            self.halved(half, half)
+            for which, value in enumerate((half, found.variance, found.size)):
+                self.take(p["stats"], which * n, 1, Bank.A | Bank.C, rows=tiles, stride=3 * n)
+                self.vector(tiles, a=BANK, negate_a=1, **chosen, write=Bank.C)
+                self.vector(tiles, **value.of("a"), **chosen, write=Bank.C)
+                self.give(p["stats"], which * n, 1, rows=tiles, stride=3 * n)
 
     def seeds(self, which: int) -> None:
         """Of `HALVE`: find the first seed; make it a centre and find the second one; make that a centre."""
@@ -133,8 +137,9 @@ class SteeredCompiler(ClusterCompiler):
             return
         self.seed(which, seed if which else p["middle"], *first)
         # Register DST = the address of the member that is farthest.
-        self.number_of_row(SEEDED[1], 4, p["y"])
-        self.set(DST, 4, 0, p["y"], (SET,))
+        with self.scalars(1) as (row,):
+            self.number_of_row(self.seeded[1], row, p["y"])
+            self.set(DST, row, 0, p["y"], (SET,))
         self._emit(Opcode.SYNC, **semaphores((SET,), ()))
 
     def _one(self, name: str, row: int) -> Array:
@@ -146,7 +151,7 @@ class SteeredCompiler(ClusterCompiler):
     def first_round(self) -> None:
         """Of `HALVE`: labels by the seeds."""
         self.label(2)
-        self.vector(a=IMMEDIATE, imm_a=ONE, reduce=Reduce.LAST, scalar_d=ROUND, keep=0)
+        put(self, self.ran, a=IMMEDIATE, imm_a=ONE)
 
     def more_rounds(self) -> None:
         """Of `HALVE`: the other rounds. Those behind one that changes no label do not run."""
@@ -159,7 +164,6 @@ class SteeredCompiler(ClusterCompiler):
 
     def _round(self) -> None:
         p, many = self.plan, self.many
-        changed = 4
         self.begin()
         for c in range(2):
             self._centre(c)
@@ -170,31 +174,32 @@ class SteeredCompiler(ClusterCompiler):
         both = {"b": BANK, "addr_b": many, "c": BANK, "addr_c": many}
         self.vector(many, a=IMMEDIATE, imm_a=imm(-1), **both, write=Bank.A | Bank.B)
         self.take(p["valid"], 0, many, Bank.A, a=BANK, b=STREAM)
-        self.vector(many, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=changed)
-        self.scalar(changed, op=VectorOp.MIN, scalar_a=changed, imm_c=ONE)
-        self.scalar(ROUND, scalar_a=ROUND, imm_c=ONE)
-        self.keep_labels(2)
-        self.set(GO, changed, 0, None, (SET,))
+        with self.scalars(1) as (changed,):
+            self.vector(many, a=BANK, b=BANK, reduce=Reduce.SUM, scalar_d=changed.number)
+            put(self, changed, op=VectorOp.MIN, **changed.of("a"), imm_c=ONE)
+            put(self, self.ran, **self.ran.of("a"), imm_c=ONE)
+            self.keep_labels(2)
+            self.set(GO, changed, 0, None, (SET,))
         self._emit(Opcode.SYNC, **semaphores((SET,), ()))
         self.end()
 
     def _centre(self, c: int) -> None:
         """Move centre c to the mean of its members. A centre without members stays."""
         p, words = self.plan, self.words
-        some, none = 4, 5
-        self.sums(p["y"], p.width, self._one("weights", c))
-        self.scalar(some, op=VectorOp.MIN, scalar_a=COUNT, imm_c=ONE)
-        self.scalar(none, scalar_a=some, negate_a=1, imm_c=ONE)
-        self.scalar(COUNT, op=VectorOp.MAX, scalar_a=COUNT, imm_c=ONE)
-        self.divide(words, COUNT, Post.ROUND, Bank.A)
-        self.vector(words, a=BANK, b=SCALAR, scalar_b=some, write=Bank.C)
-        self.take(self._one("centres", c), 0, words, Bank.A | Bank.B, b=SCALAR, scalar_b=none, c=BANK)
+        with self.scalars(3) as (count, some, none):
+            self.sums(p["y"], p.width, self._one("weights", c), count)
+            put(self, some, op=VectorOp.MIN, **count.of("a"), imm_c=ONE)
+            put(self, none, **some.of("a"), negate_a=1, imm_c=ONE)
+            put(self, count, op=VectorOp.MAX, **count.of("a"), imm_c=ONE)
+            self.divide(words, count, Post.ROUND, Bank.A)
+            self.vector(words, a=BANK, **some.of("b"), write=Bank.C)
+            self.take(self._one("centres", c), 0, words, Bank.A | Bank.B, **none.of("b"), c=BANK)
         self.give(self._one("centres", c), 0, words)
         self.give_half(self._one("halves", c))
 
     def ended(self) -> None:
         """Of `HALVE`: leave the rounds that ran and the distance of the seeds in `answer`."""
-        for word, scalar in ((RAN, ROUND), (TOP, SEEDED[0])):
+        for word, scalar in ((RAN, self.ran), (TOP, self.seeded[0])):
             self.spread(scalar, word)
         self.give(self.plan["answer"], 0, 2)
 

@@ -7,7 +7,7 @@ hides the latency of one row behind the words of others. A row is at most as lon
 FP32 inputs stay FP32; results are BF16. The steps are those of `golden.program.recipes`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -28,10 +28,7 @@ from openvrex.golden.arithmetic.vector import (
 from openvrex.golden.function_params import check
 from openvrex.golden.program import recipes
 from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, imm
-
-# Turns of the steps and period for `interleave`: words of other rows pass between a scalar's step and its use.
-SOFTMAX_TURNS = (0, 5, 8, 11, 13, 16, 17), 7
-SCORE_TURNS = (0, 4, 5), 3
+from openvrex.golden.program.schedule import schedule
 
 
 def count_words(length: int, fmt: VectorFormat) -> int:
@@ -224,13 +221,10 @@ def cluster_mean(length: int, count: int, fmt: VectorFormat, at: int, to: int, r
     return [*out, store(length, fmt, to)]
 
 
-def interleave(programs: Iterable[list[Step]], turns: Sequence[int], period: int) -> list[Step]:
-    """Mix many programs of equal shape. Each starts `period` turns after the one before; its step j is at `turns[j]`.
-
-    At most `turns[-1] // period + 1` programs are in flight at once. They must share no word and no register.
-    """
-    order = [(k * period + turns[j], k, step) for k, steps in enumerate(programs) for j, step in enumerate(steps)]
-    return [step for _, _, step in sorted(order, key=lambda x: x[:2])]
+def interleave(programs: Iterable[list[Step]], fmt: VectorFormat) -> list[Step]:
+    """Mix the programs of many rows (`golden.program.schedule`). Rows that share words or registers come in turns."""
+    steps = [step for program in programs for step in program]
+    return [steps[k] for k in schedule(tuple(step.instruction for step in steps), fmt)]
 
 
 def rows(outputs: Iterable[Output]) -> list[np.ndarray]:

@@ -35,7 +35,7 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling
 from openvrex.golden.program.scan_compiler import BranchPlan
-from openvrex.golden.program.stage_plan import Stage
+from openvrex.golden.program.stage_plan import Planned, Stage
 
 # Registers that a pool uses otherwise than a ring does. Their values are addresses.
 SECOND = Register.OUT  # of the second run of slots of a pass; `Register.SLOT` holds the first run's
@@ -85,7 +85,7 @@ class WindowPlan(LayerPlan):
     for entries behind the ring, and as `BranchPlan` does.
     """
 
-    _compiler = WindowCompiler
+    _compiler: type[Any] = WindowCompiler
 
     def __init__(
         self,
@@ -115,15 +115,13 @@ class WindowPlan(LayerPlan):
             self.branch = BranchPlan(self.shape, self.fmt, self.history, total, spaces, self.cuts)
             self.cuts = self.cuts | self.branch.cuts
 
-    def _steps(self, c: Any, gemm: Callable[..., None]) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
-        turning = [("keep", ("kept",), c.keep_keys), ("turn", ("ring",), c.turn_keys)]
-        steps = turning * bool(self.places) + super()._steps(c, gemm)
-        if not self.branch:
-            return steps
-        a, at = self.arrays, [name for name, *_ in steps].index("norm1")
-        scaled = a["history_normed"]
-        both = "norm1", ("norm1", scaled.name), lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"], scaled)
-        return [*steps[:at], both, *steps[at + 1 :]]
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
+        a, turns = self.arrays, self.places > 0
+        norm1, *others = super()._table(c, gemm)
+        if self.branch:
+            scaled = a["history_normed"]
+            norm1 = Planned("norm1", lambda: c.norm(a["hidden"], a["norm1_weight"], a["norm1"], scaled))
+        return [Planned("keep", c.keep_keys, turns), Planned("turn", c.turn_keys, turns), norm1, *others]
 
     def _stages(self) -> Iterator[Stage]:
         for stage in super()._stages():

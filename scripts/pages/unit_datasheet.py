@@ -14,7 +14,7 @@ from openvrex import hdl
 from openvrex.golden.function_params import ParamError, ScoreFormat, described
 from openvrex.hdl.docstrings import Sheet, joined, parse, prose
 from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
-from openvrex.hdl.params import flat, preset
+from openvrex.hdl.params import flat, named, preset
 from openvrex.hdl.ports import ports
 from openvrex.scripts.blocks import block_status
 from openvrex.scripts.pages.state_diagram import machines, mermaid
@@ -132,9 +132,9 @@ def _rows(group: str, values: list, linked: list[str]) -> Iterator[str]:
     for name in vars(values[0]):
         own = [getattr(v, name) for v in values]
         if not is_dataclass(own[0]) or isinstance(own[0], ScoreFormat):
-            key = f"{group}.{name}" if group not in ("", "core") else name
-            cells = (flat(v)[name] for v in values)
-            yield f"| `{key}` | {' | '.join(cells)} | {about[name].values} | {_text(about[name].meaning)} |"
+            key = named("" if group == "core" else group, name)
+            cells = " | ".join(flat(v)[name] for v in values)
+            yield f"| `{key}` | {cells} | {about[name].values} | {_text(about[name].meaning)} |"
         elif name in ALL and ALL[name][2].rpartition(".")[2] == name:
             linked.append(name)
         else:

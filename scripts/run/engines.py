@@ -53,14 +53,9 @@ def utilisation(trace: Trace, core: CoreParams) -> list[tuple[str, int, float]]:
     fmt = core.vpe.format
     scores = dot(rows[:16], keys[: fmt.n * fmt.depth // 2], core.dpe.dot)
     words = programs.count_words(scores.shape[1], fmt)
-    for name, make, turns in (
-        ("softmax", programs.softmax, programs.SOFTMAX_TURNS),
-        ("score codes", programs.score_codes, programs.SCORE_TURNS),
-    ):
-        under_way = turns[0][-1] // turns[1] + 1
-        fits = min(under_way, max(1, fmt.depth // words), 4)
+    fits = min(4, max(1, fmt.depth // words))  # rows that are in the machine at once
+    for name, make in (("softmax", programs.softmax), ("score codes", programs.score_codes)):
         steps = [make(s, trace.head_size**-0.5, fmt, k % fits * words, k % fits * 4) for k, s in enumerate(scores)]
-        mixed = programs.interleave(steps, *turns) if fits == under_way else [x for part in steps for x in part]
-        run = VpeTime(core.vpe).run([step.instruction for step in mixed])
+        run = VpeTime(core.vpe).run([step.instruction for step in programs.interleave(steps, fmt)])
         out.append((f"VPE: {name}, {len(scores)} rows of {scores.shape[1]}", run.end, run.words / run.end))
     return out

@@ -67,10 +67,10 @@ GROUPS = {  # title of a table: its note, its columns
 
 # Parameters that change the figures of one table and one WTU core. Both selections are measured, and both HCU modes.
 USED = (
-    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "clusters", "tile", "frame")),
-    *(f"wtu.{n}" for n in ("n_w", "clusters", "score", "count_bits", "n_buckets")),
-    *(f"wtu.{n}" for n in ("counts", "bin_bits", "count_digit")),
-    *(f"kvmu.{n}" for n in ("clusters", "count_bits", "blocks", "block_slots", "recent", "entry_bytes", "boundary")),
+    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "tile", "frame")),
+    *(f"wtu.{n}" for n in ("n_w", "score", "n_buckets", "bin_bits", "count_digit")),
+    *(f"kvmu.{n}" for n in ("blocks", "block_slots", "recent", "entry_bytes", "boundary")),
+    *("clusters", "counts", "count_bits"),
 )
 
 

@@ -33,11 +33,11 @@ NOTE = (
 USED = (
     *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
     *(f"vpe.{n}" for n in ("n_w", "depth")),
-    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bus_bytes", "bursts", "burst_bytes", "copies")),
-    *(f"hcu.{n}" for n in ("clusters", "n_h", "n_w", "n_hp", "tile", "frame")),
-    *(f"wtu.{n}" for n in ("clusters", "n_w", "counts", "selection", "n_buckets", "bin_bits", "count_digit")),
-    *(f"kvmu.{n}" for n in ("clusters", "counts", "recent", "entry_bytes", "block_slots", "blocks", "boundary")),
-    *("cores", "table.bus_bytes", "table.burst_bytes"),
+    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies")),
+    *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "tile", "frame")),
+    *(f"wtu.{n}" for n in ("n_w", "selection", "n_buckets", "bin_bits", "count_digit")),
+    *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "blocks", "boundary")),
+    *("cores", "clusters", "counts", "bus_bytes", "table.burst_bytes"),
 )
 
 

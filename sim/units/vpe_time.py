@@ -4,13 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from openvrex.golden.arithmetic.vector import FOREVER, Instruction, Op, Reduce, Source
+from openvrex.golden.arithmetic.vector import FOREVER, FUNCTION_LATENCY, LATENCY, REDUCTION, Instruction, Op, Source
 from openvrex.hdl.params import VpeParams
 
-LATENCY = 5  # cycles from a word's operands to its result
-FUNCTION_LATENCY = 8  # the same for a word with a function (exp, reciprocal, ...)
-# Cycles from a row's last result to the write of its register:
-SCALAR: dict[int, int] = {Reduce.MAX: 3, Reduce.SUM: 7, Reduce.LAST: 0}
 A, B, C = range(3)  # banks
 NEVER = 1 << 62  # a cycle after all others
 
@@ -182,7 +178,7 @@ class VpeTime:
             for bank in work.write_banks:
                 self._way[bank][to] = written
             if last and work.reduce:
-                self._scalars[work.register] = written + SCALAR[work.reduce]
+                self._scalars[work.register] = written + REDUCTION[work.reduce]
             out.words += 1
             self.took_i = work.streams
             self._held = None

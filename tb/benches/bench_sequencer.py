@@ -17,7 +17,7 @@ from openvrex.hdl.instruction_layouts import (
     transfer_layout,
     vector_layout,
 )
-from openvrex.hdl.params import override, preset
+from openvrex.hdl.params import override_part, preset
 from openvrex.tb.library.runner import config, result
 from openvrex.tb.library.streams import Bench, bits_of, pack, unpack
 
@@ -97,7 +97,7 @@ async def programs(dut):
     counters.
     """
     c = config()
-    p = override(preset("tiny"), c["assign"]).core
+    p = override_part(preset("tiny"), "core", c["assign"]).core
     bench = Bench(dut, c["seed"])
     host = bench.source("host", host_layout(), c["idle"])
     shapes = (transfer_layout(), mul_layout(), vector_layout(p), transfer_layout(), retrieve_layout())

@@ -20,7 +20,7 @@ SMALL = ["clusters=12", "counts=8", "blocks=48"]  # a short run fills these tabl
 TINY = override(preset("tiny"), SMALL).core.dre
 SHAPES = {
     "tiny": SMALL,
-    "one-lane": [*SMALL, "wtu.n_w=1", "count_lanes=1"],  # words of the cluster set are often zero
+    "one-lane": [*SMALL, "wtu.n_w=1"],  # words of the cluster set are often zero
     "buckets": [*SMALL, "counts=16", "selection=buckets"],
     "cores": [*SMALL, "wtu.n_h=3", "hcu.n_h=2"],
     "budgets": [*SMALL, "wtu.n_h=2", "budget=true"],
@@ -29,7 +29,6 @@ SHAPES = {
         "hcu.n_w=1",
         "n_hp=1",
         "wtu.n_w=1",
-        "count_lanes=1",
         "read_counts=1",
         "counts=1",
         "clusters=1",

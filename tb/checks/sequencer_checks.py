@@ -19,11 +19,10 @@ from openvrex.golden.program.isa import (
     Status,
     encode,
 )
-from openvrex.hdl.emit import params_of
 from openvrex.hdl.execution.semaphores import WAITERS
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
-from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.hdl.params import CoreParams, override_part, preset
 from openvrex.sim.units.sequencer_time import NAMES, SequencerTime, trace
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
@@ -32,13 +31,13 @@ SIZES = {
     "tiny": [],
     "registers": ["to_register=true"],
     "queue-5": ["lxe.queue=5", "lxe.i_depth=128"],
-    "one": ["lxe.queue=1", "dpe.n_h=1", "dpe.n_w=1", "vpe.n_w=1", "vpe.depth=1", "lxe.bus_bytes=2", "lxe.i_depth=128"],
+    "one": ["lxe.queue=1", "dpe.n_h=1", "dpe.n_w=1", "vpe.n_w=1", "vpe.depth=1", "bus_bytes=2", "lxe.i_depth=128"],
 }
 IN_FULL = 1 << 40
 
 
 def core(size: str) -> CoreParams:
-    return override(preset("tiny"), SIZES[size]).core
+    return override_part(preset("tiny"), "core", SIZES[size]).core
 
 
 def op(name: str, **values: int) -> int:
@@ -165,7 +164,7 @@ def play(emitted, size, runs, delays=(1, 1), idle=0.0, stall=0.0, waves=True) ->
 
 
 def emitted(size: str):
-    return emit("sequencer", params_of("sequencer", override(preset("tiny"), SIZES[size])))
+    return emit("sequencer", core(size))
 
 
 def beats(steps) -> dict[str, list[dict]]:

@@ -25,25 +25,24 @@ _ONES = ("hcu.n_w=1", "n_hp=1", "clusters=1", "n_ctx=1", "tile=1", "frame=1", "w
 SIZES = {
     "tiny": (),
     "core": ("hcu.n_w=16", "n_hp=32", "clusters=16384", "n_ctx=65536", "tile=64", "recent=256", "blocks=4194304")
-    + ("block_slots=8", "addr_bits=64", "table.bus_bytes=64", "table.burst_bytes=256")
-    + ("wtu.n_w=16", "counts=256", "count_lanes=16", "read_counts=128"),
+    + ("block_slots=8", "addr_bits=64", "bus_bytes=64", "table.burst_bytes=256")
+    + ("wtu.n_w=16", "counts=256", "read_counts=128"),
     "one": (
         *_ONES,
         "block_slots=1",
         "recent=1",
         "counts=1",
-        "count_lanes=1",
         "read_counts=1",
-        "table.bus_bytes=1",
+        "bus_bytes=1",
         "table.burst_bytes=1",
     ),
     "ragged": ("hcu.n_w=5", "n_hp=35", "clusters=24", "n_ctx=3", "tile=4", "recent=7", "blocks=13", "count_bits=5")
-    + ("block_slots=3", "table.bus_bytes=16", "table.burst_bytes=64"),
+    + ("block_slots=3", "bus_bytes=16", "table.burst_bytes=64"),
     "parity": ("table.protect=parity", "tile=4"),
     "secded": ("table.protect=secded", "tile=4"),
     "core-secded": ("hcu.n_w=16", "n_hp=32", "clusters=16384", "n_ctx=65536", "tile=32", "recent=256")
-    + ("blocks=4194304", "addr_bits=64", "table.bus_bytes=64", "table.burst_bytes=256", "table.protect=secded")
-    + ("wtu.n_w=16", "counts=256", "count_lanes=16", "read_counts=64"),
+    + ("blocks=4194304", "addr_bits=64", "bus_bytes=64", "table.burst_bytes=256", "table.protect=secded")
+    + ("wtu.n_w=16", "counts=256", "read_counts=64"),
 }
 PORTS = tuple(f"bus_{n}" for n in ("ar", "r", "aw", "w", "b"))
 ASKERS = tuple(f"{name}_{kind}" for name in CLIENTS for kind in ("ask", "put"))

@@ -56,7 +56,7 @@ _SMALL = (
     *("count_bits=3", "wtu.n_w=2"),
     *("score=e2m2", "bin_bits=3", "count_digit=2", "n_buckets=16"),
     *("blocks=4", "block_slots=2", "recent=2", "entry_bytes=8", "boundary=16", "addr_bits=8", "rows=2"),
-    *("counts=2", "count_lanes=2", "read_counts=2"),
+    *("counts=2", "read_counts=2"),
     *("dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "w_depth=4", "x_depth=4", "vpe.depth=4", "lxe.words=2"),
     *("bus_bytes=4", "burst_bytes=8", "i_depth=4", "queue=1", "bursts=1", "copies=1"),
 )
@@ -340,7 +340,7 @@ def _short() -> Iterator[None]:
 
 
 def _rest() -> Iterator[Goal]:
-    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "count_lanes=8", "bus_bytes=16", "burst_bytes=4096"]).core
+    longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
     fits = (r"cell \$le ", "cell $ge ")  # reverses: the rest of a row fits before the boundary
     for name, cls in (("loader", Loader), ("storer", Storer)):
 
@@ -441,7 +441,7 @@ def _kv4() -> Iterator[Goal]:
     """Goals of the codec of packed homes."""
     for size, bus, codes, deep in (("four beats", 8, 1, 110), ("a beat", 32, 8, 70), ("half a beat", 64, 8, 150)):
         small = [f"{name}={bus // 2}" for name in ("dpe.n_h", "dpe.n_w", "vpe.n_w")]
-        sizes = [*small, f"lxe.bus_bytes={bus}", f"lxe.burst_bytes={4 * bus}", "kv4_group=16"]
+        sizes = [*small, f"bus_bytes={bus}", f"burst_bytes={4 * bus}", "kv4_group=16"]
         sizes += ["entry_bytes=512", "boundary=1024"]
         p = override(preset("tiny"), sizes).core
         make, within = partial(BeatMonitor, p), partial(_codes, codes)

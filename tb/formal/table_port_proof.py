@@ -27,8 +27,8 @@ _BULK = {"hcu": Item.HASH, "kvmu": Item.COUNT}
 def small(size: int) -> DreParams:
     """Tables of a few items of a byte each, in beats and bursts of `size` items."""
     ones = ("hcu.n_w=1", "n_hp=1", "clusters=2", "n_ctx=1", "wtu.n_w=1", "count_bits=1", "blocks=2", "block_slots=1")
-    sizes = (f"tile={size}", "frame=1", f"counts={size}", f"read_counts={size}", "count_lanes=1", "recent=1")
-    sizes += (f"table.bus_bytes={size}", f"table.burst_bytes={size}")
+    sizes = (f"tile={size}", "frame=1", f"counts={size}", f"read_counts={size}", "recent=1")
+    sizes += (f"bus_bytes={size}", f"table.burst_bytes={size}")
     return override(preset("tiny"), [*ones, *sizes]).core.dre
 
 

@@ -6,15 +6,16 @@ the K of the products `output` and `down`.
 
 from collections.abc import Callable
 from math import gcd
+from typing import Any
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16
-from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
 from openvrex.golden.program.layer_memory import Array, Register, Space, Team
 from openvrex.golden.program.lxe_model import Lxe, Memory, Region
+from openvrex.golden.program.stage_plan import Planned
 
 OWN = ("scores", "probabilities")  # arrays that each member has for itself; all others are the team's
 CUT = ("output", "down")  # products that are cut in K
@@ -68,9 +69,7 @@ class MemberPlan(LayerPlan):
         arrays |= both[False].arrays | {a.name: Array(a.name, a.offset + self.base, a.shape, a.dtype) for a in own}
         self.end = self.base + both[True].size
 
-    def _steps(
-        self, c: AttentionCompiler, gemm: Callable[..., None]
-    ) -> list[tuple[str, tuple[str, ...], Callable[[], None]]]:
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a, s, n = self.arrays, self.shape, self.fmt.lanes
         columns = shares(s.width // n, n, self.team.member, self.team.members)
 
@@ -82,12 +81,12 @@ class MemberPlan(LayerPlan):
                 c.gemm(a[x], a[f"{name}_weight"], self.cuts[name], view, first=own.start, part=True)
 
         out = []
-        for name, outputs, build in super()._steps(c, gemm):
-            if name in CUT:
+        for row in super()._table(c, gemm):
+            if (name := row.name) in CUT:
                 x = {"output": "attention", "down": "gated"}[name]
-                out.append((f"{name}_part", (f"{name}_parts",), lambda name=name, x=x: part(name, x)))
-                build = lambda name=name: c.total(a[f"{name}_parts"], a["hidden"], columns)  # noqa: E731
-            out.append((name, outputs, build))
+                out.append(Planned(f"{name}_part", lambda name=name, x=x: part(name, x)))
+                row = Planned(name, lambda name=name: c.total(a[f"{name}_parts"], a["hidden"], columns))
+            out.append(row)
         return out
 
     def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from openvrex.hdl.bus.axi import connect_ports, port_members
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.storer import Storer
-from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.hdl.params import CoreParams, override_part, preset
 from openvrex.hdl.ports import ports
 from openvrex.tb.library.runner import Run
 from openvrex.tb.library.streams import bits_of
@@ -21,8 +21,8 @@ from openvrex.tb.library.streams import bits_of
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {
     "tiny": [],
-    "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "lxe.bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
-    "narrow": ["dpe.n_h=8", "n_w=8", "lxe.bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
+    "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
+    "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
     "registers": ["to_register=true"],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
@@ -36,7 +36,7 @@ _NOISE = random.Random(1).randbytes(1 << 13)
 
 def params(changes: list[str]) -> CoreParams:
     """The core of preset `tiny` with changes."""
-    return override(preset("tiny"), changes).core
+    return override_part(preset("tiny"), "core", changes).core
 
 
 def content(addr: int, size: int) -> bytes:

@@ -127,7 +127,7 @@ def shares(trace: Trace, layer: int, asked: list[tuple[int, int]], f: ReSVParams
                     programs.score_codes(s, trace.head_size**-0.5, fmt, k % 2 * words, k % 2)
                     for k, s in enumerate(rows)
                 ]
-                yield Share("score codes", programs.interleave(codes, *programs.SCORE_TURNS), None)
+                yield Share("score codes", programs.interleave(codes, fmt), None)
     for table in policy.tables:
         steps, words = [], programs.count_words(table.key_sums.shape[1], fmt)
         for total, count in zip(table.key_sums, table.counts.tolist(), strict=True):

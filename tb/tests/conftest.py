@@ -21,13 +21,14 @@ SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_
 def pytest_collection_finish():
     """Python looks for circles in all that tests import, again and again; that would take a tenth of the time."""
     gc.freeze()
-    gc.set_threshold(50_000)
+    gc.set_threshold(10_000)
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it."""
+    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it, with
+    or without its parameters."""
     slow = set(SLOW.read_text().splitlines())
     for item in items:
         file = item.path.relative_to(SLOW.parent).as_posix()
-        if {file, f"{file}::{item.name}"} & slow:
+        if {file, f"{file}::{item.name}", f"{file}::{item.originalname}"} & slow:
             item.add_marker("slow")

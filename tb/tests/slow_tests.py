@@ -3,7 +3,8 @@
 make test && .venv/bin/python -m tb.tests.slow_tests build/tests.xml
 
 Of several reports, a test is slow if it is slow in one: the first test of a module pays for its fixtures. Files that
-are slow as a whole stay as they stand in slow.txt.
+are slow as a whole, and tests whose parameters all are, stay as they stand in slow.txt. So a new parameter of the
+hardware, which a test of all parameters plays too, asks for no new line.
 """
 
 import sys
@@ -28,7 +29,9 @@ def slow_tests(report: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    files = {line for line in SLOW.read_text().splitlines() if "::" not in line}
+    lines = set(SLOW.read_text().splitlines())
+    files = {line for line in lines if "::" not in line}
     found = {test for report in sys.argv[1:] for test in slow_tests(Path(report))}
-    alone = {test for test in found if test.partition("::")[0] not in files}
+    whole = {test: test.partition("[")[0] for test in found}  # without parameters
+    alone = {stem if stem in lines else test for test, stem in whole.items() if test.partition("::")[0] not in files}
     write_atomically(SLOW, "\n".join(sorted(files | alone)).encode() + b"\n")

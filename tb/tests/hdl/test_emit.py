@@ -21,7 +21,7 @@ from openvrex.hdl.emit import ALL, UNITS, Emitted, component_of, elaborated_unit
 from openvrex.hdl.header import ONE_FILE, header
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import KINDS, bodies
-from openvrex.hdl.params import PRESETS, ParamError, override, preset
+from openvrex.hdl.params import PRESETS, SHARED, ParamError, flat, override, preset
 from openvrex.hdl.ports import ports
 from openvrex.hdl.writer.circt import Language
 from openvrex.scripts.main import app
@@ -365,5 +365,16 @@ def test_unknown_names_list_the_valid_ones():
         override(preset("tiny"), ["n_hp"])
     with pytest.raises(ParamError, match="of type int"):
         override(preset("tiny"), ["n_hp=many"])
-    with pytest.raises(ParamError, match="same in every unit"):
+    with pytest.raises(ParamError, match="hcu.clusters': is one size in all units: set clusters without a unit"):
         override(preset("tiny"), ["hcu.clusters=64"])
+    for name in ("count_lanes", "kvmu.count_lanes"):
+        with pytest.raises(ParamError, match=f"{name}': is wtu.n_w in a DRE: set that"):
+            override(preset("tiny"), [f"{name}=8"])
+
+
+def test_a_size_of_several_units_is_stated_once():
+    """In design files, commands and data sheets; and a preset's units fit together."""
+    for name, p in PRESETS.items():
+        leaves = [key.rpartition(".")[2] for key in flat(p)]
+        assert all(leaves.count(size) == 1 and size in flat(p) for size in SHARED), name
+        p.core.joined().dre.joined()

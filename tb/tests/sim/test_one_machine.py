@@ -16,7 +16,7 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
-from openvrex.hdl.params import CLOCK, SystemParams, flat, override, preset
+from openvrex.hdl.params import CLOCK, SHARED, SystemParams, flat, override, preset
 from openvrex.scripts.main import app
 from openvrex.sim.system import (
     accelerator,
@@ -125,15 +125,13 @@ MATTERS = {
 }
 # Those that change no figure of a pass on these presets; `test_hardware_that_cannot_serve_is_refused` has some.
 SILENT = {
-    "hcu.n_ctx", "hcu.frame", "hcu.token_bits", "hcu.early_abandon", "kvmu.n_ctx",
-    "kvmu.blocks", "kvmu.count_bits", "kvmu.boundary",
-    "kvmu.addr_bits", "kvmu.token_bits", "kvmu.rows", "kvmu.counts", "kvmu.count_lanes", "kvmu.read_counts",
+    "n_ctx", "token_bits", "count_bits", "counts", "hcu.frame", "hcu.early_abandon",
+    "kvmu.blocks", "kvmu.boundary", "kvmu.addr_bits", "kvmu.rows", "kvmu.read_counts",
     "dpe.n_h", "dpe.n_w", "dpe.window", "vpe.n_h",
     "vpe.n_w", "vpe.score", "lxe.i_depth", "lxe.queue", "lxe.words", "lxe.copies",
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MATTERS)
 def test_each_parameter_that_matters_changes_the_pass(name):
     assert seen(EDGE.changed(f"{name}={MATTERS[name]}")) != seen(EDGE)
@@ -141,10 +139,8 @@ def test_each_parameter_that_matters_changes_the_pass(name):
 
 def test_every_parameter_of_the_dre_is_known():
     """A parameter that the hardware gets must be judged here: does it change a pass?"""
-    names = {n for n in flat(preset("edge8")) if n.partition(".")[0] in ("hcu", "kvmu") and not n.endswith("protect")}
-    known = {*MATTERS, *SILENT, "hcu.clusters", "kvmu.clusters"}
-    new = {"kvmu.count_lanes", "kvmu.read_counts"}  # of a KVMU that streams counts
-    assert names - known <= new
+    names = {n for n in flat(preset("edge8")) if n.partition(".")[0] in ("hcu", "kvmu", *SHARED)}
+    assert {n for n in names if not n.endswith("protect")} <= {*MATTERS, *SILENT}
 
 
 # The clock

@@ -105,7 +105,7 @@ def test_axis(text, name, values):
 )
 def test_contradictory_axes(texts, message):
     with pytest.raises(ParamError, match=message):
-        list(points.points(points.axes(texts, ["hcu.n_ctx=1"]), False))
+        list(points.points(points.axes(texts, ["n_ctx=1"]), False))
 
 
 def test_different_units_are_no_contradiction():
@@ -402,7 +402,7 @@ def test_points_of_one_design_are_evaluated_once(sweep):
 
 WORDS = {"true": "false", "false": "true", "none": "parity", "exact": "buckets", "e4m7": "e4m6", "resv": "buckets"}
 OTHERS = {"kvmu.kv4_group": "16", "vpe.features": "hybrid"}  # of parameters that few values suit
-NAMES = [n for n in (*flat(preset("tiny")), *points.FUNCTION) if n != "kvmu.count_lanes"]  # it is wtu.n_w
+NAMES = [*flat(preset("tiny")), *points.FUNCTION]
 
 
 def values(name: str) -> tuple[str, list[str]]:

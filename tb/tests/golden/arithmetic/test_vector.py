@@ -281,12 +281,9 @@ def test_score_codes_of_real_rows():
 
 def test_many_rows_at_once():
     rows = real_rows()[:5]
-    for sequence, (turns, period), slots in (
-        (programs.softmax, programs.SOFTMAX_TURNS, 3),
-        (programs.score_codes, programs.SCORE_TURNS, 2),
-    ):
+    for sequence, slots in ((programs.softmax, 3), (programs.score_codes, 2)):
         mixed = [sequence(s, 0.125, FMT, k % slots * 5, k % slots * 4) for k, s in enumerate(rows)]
-        got = programs.run(programs.interleave(mixed, turns, period), FMT)
+        got = programs.run(programs.interleave(mixed, FMT), FMT)
         for s, y in zip(rows, got, strict=True):
             np.testing.assert_array_equal(y, programs.run(sequence(s, 0.125, FMT), FMT)[0])
 

@@ -194,6 +194,11 @@ def test_a_plan_of_more_tokens_is_refused(plan):
         (r"\.items = |, self\.items\b", {"compiler"}),  # swaps of instruction lists: `when`, `loop`, `rounds`
         (r"(?<![.\w])(Loop|repeat)\(", {"compiler", "loop_rolling"}),
         (r"Post\.RSQRT", {"recipes"}),
+        # Registers by number, not from `scalars`: where a formula numbers those of rows that are in work at once.
+        (
+            r"Scalar\(\w|scalar_[abcd]=\d",
+            {"attention_stages", "centroid_stages", "score_stages", "recipes", "vector_programs"},
+        ),
         (r"negate_c=1, post=Post\.(RECIPROCAL|ROUND)", {"recipes"}),  # arg-max, halves of a number
     ],
 )

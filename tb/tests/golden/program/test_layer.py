@@ -25,11 +25,11 @@ def check_pass(host: LayerHost, composed: Composed, hidden: np.ndarray, start: i
     """Run a pass stage by stage; every array it leaves equals the composition. The layer's output."""
     plan, s = host.plan, host.plan.shape
     head, (cos, sin) = s.head_size, turns(s, start)
-    outputs = {stage.name: stage.outputs for stage in plan.stages}
+    outputs = {stage.name: stage.writes for stage in plan.stages}
 
     def after(stage: str) -> list[np.ndarray]:
         host.run(0, stage, stage)
-        return [host.get(a.name) for a in outputs[stage]]
+        return [host.get(name) for name in outputs[stage]]
 
     host.begin(hidden, cos, sin, start)
     [[norm]] = after("norm1")

@@ -25,7 +25,7 @@ from openvrex.tb.checks.arbiter_checks import (
 from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from openvrex.tb.formal.prover import holds
 
-ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "lxe.bus_bytes=1", "lxe.burst_bytes=1")
+ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "bus_bytes=1", "lxe.burst_bytes=1")
 ONES += ("bursts=1", "queue=1")
 
 

@@ -175,8 +175,7 @@ def real_programs(p: VpeParams, length: int) -> dict[str, list[Step]]:
         "residual": programs.residual(s, s[::-1].copy(), fmt),
         "cluster mean": [step for key in members for step in key] + programs.cluster_mean(p.n_w, 5, fmt, 0, 2),
         "many rows": programs.interleave(
-            [programs.softmax(score_row(20, h), 0.125, fmt, h % 3 * 5, h % 3 * 4) for h in range(5)],
-            *programs.SOFTMAX_TURNS,
+            [programs.softmax(score_row(20, h), 0.125, fmt, h % 3 * 5, h % 3 * 4) for h in range(5)], fmt
         ),
     }
 

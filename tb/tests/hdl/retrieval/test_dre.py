@@ -93,7 +93,7 @@ def test_a_deadlock_says_where_it_stopped():
 
 
 def test_units_must_agree():
-    with pytest.raises(ParamError, match="token_bits.*same in every unit"):
+    with pytest.raises(ParamError, match="token_bits=.*: must be one size in all units: set token_bits without a unit"):
         replace(TINY, kvmu=replace(TINY.kvmu, token_bits=9)).joined()
 
 
