@@ -59,6 +59,7 @@ class CodecSightPolicy(Policy):
 
     source = "CodecSight 3.3, 3.4, Eq. 1-5"
     turns = True
+    events = ("pruned", "dropped", "refreshed", "turned")
 
     def __init__(self, params: CodecSightParams, shape: Shape):
         super().__init__(params, shape)

@@ -21,6 +21,7 @@ class Full(Policy):
     """Full attention with the cache on the device. With `offload` it is FlexGen, whose cache is in host memory."""
 
     source = "V-Rex VI-B; with offload FlexGen, V-Rex [30]"
+    events = ()
 
     def select(self, step: LayerBlock) -> Selected:
         self.store.fetch(step.layer, np.ones(step.n, bool))
@@ -53,6 +54,7 @@ class Streaming(Policy):
 
     source = "StreamingLLM, hybrid [3] and II-B, Eq. 1"
     turns = True
+    events = ("dropped", "turned")
 
     def __init__(self, params: StreamingParams, shape: Shape):
         super().__init__(params, shape)

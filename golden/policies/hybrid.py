@@ -171,6 +171,7 @@ class Hybrid(Policy):
 
     speaks = True
     source = "hybrid memory III-C, IV, Eq. 1, Listings 1 and 2; random branch: no output quality"
+    events = ("dropped",)
 
     def __init__(self, params: HybridParams, shape: Shape):
         super().__init__(params, shape)

@@ -73,6 +73,9 @@ class Policy:
     uses_ahead: bool = False  # whether `select` needs `LayerBlock.ahead`
     speaks: ClassVar[bool] = False  # whether a stream also notes the policy's answer in its own words
     turns: ClassVar[bool] = False  # whether `Selected.turn` moves keys, by the shape's rotary frequencies
+    # Of a policy that chooses by positions and codec data alone, so that a core runs it as a window: what a run
+    # should show of it, fields of `golden.program.window_slots.Events`.
+    events: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None, host_bytes: int | None = None):
         known = not self.turns or shape.frequencies is not None

@@ -16,16 +16,11 @@ from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
 from openvrex.golden.policies.hybrid import HybridParams
 from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import Run
-from openvrex.golden.policies.registry import Entry, entry
+from openvrex.golden.policies.registry import POLICIES, Entry, entry
 from openvrex.golden.program.window_slots import Decision
 
 # Policies whose choice depends on positions and codec data alone, and the events that each is there for.
-WINDOWED = {
-    "full": (),
-    "streamingllm": ("dropped", "turned"),
-    "codecsight": ("pruned", "dropped", "refreshed", "turned"),
-    "hybrid": ("dropped",),
-}
+WINDOWED = {name: found.policy.events for name, found in POLICIES.items() if found.policy.events is not None}
 BRANCH = ("scanned", "carried", "evicted")  # events that hybrid memory's branch is there for
 
 

@@ -35,7 +35,7 @@ PANELS = {  # the plots of stream.svg: title, scale
     "operations": ("G operations without linear layers so far", 1e9),
     "device_peak": ("peak device MB", 1e6),
 }
-COLOURS = [matplotlib.colormaps["tab20"](k)[:3] for k in range(20)]  # one for each policy
+COLOURS = [matplotlib.colormaps[name](k)[:3] for name in ("tab20", "tab20b") for k in range(20)]  # one for each policy
 DEFAULT = Options()
 
 

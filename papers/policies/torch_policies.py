@@ -679,19 +679,3 @@ def best(score: torch.Tensor, weight: torch.Tensor, enough: float) -> torch.Tens
     out = torch.zeros(len(score), dtype=torch.bool)
     out[order[before < enough]] = True
     return out
-
-
-POLICIES = {  # golden policy -> its twin here
-    "full": TorchPolicy,
-    "flexgen": TorchPolicy,
-    "infinigen": InfiniGen,
-    "infinigenp": InfiniGen,
-    "rekv": ReKV,
-    "streamingllm": Streaming,
-    "oaken": Oaken,
-    "codecsight": CodecSight,
-    "mosaic": Mosaic,
-    "hybrid": Hybrid,
-    "signatures": Signatures,
-    "resv": ReSV,
-}

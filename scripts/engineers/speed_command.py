@@ -24,13 +24,25 @@ from openvrex.golden.policies.light_attention import attention, bf16
 from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.policies.policy_run import shape_of
 from openvrex.golden.policies.registry import Entry
-from openvrex.papers.policies.registry import ALL, entry
+from openvrex.papers.policies.registry import entry
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.quantity import number
 
-WITHOUT_TWIN = ("resv-paper", "resv-buckets", "mosaic-eager", "livevlm", "streammem")
-NAMES = [name for name in ALL if name not in WITHOUT_TWIN]
+NAMES = {  # a golden policy -> its twin in `papers.policies.torch_policies`
+    "full": "TorchPolicy",
+    "flexgen": "TorchPolicy",
+    "infinigen": "InfiniGen",
+    "infinigenp": "InfiniGen",
+    "rekv": "ReKV",
+    "streamingllm": "Streaming",
+    "oaken": "Oaken",
+    "codecsight": "CodecSight",
+    "mosaic": "Mosaic",
+    "hybrid": "Hybrid",
+    "signatures": "Signatures",
+    "resv": "ReSV",
+}
 BASE = 1e5  # rotary base of a synthetic stream
 ASKED = 8  # while the cache fills, one frame in this many has queries; their answer is not computed
 NOTE = (
@@ -203,12 +215,12 @@ class Pair:
     def __init__(self, name: str, found: Entry, shape: Shape, frames: Iterator[Frame]):
         import torch
 
-        from openvrex.papers.policies.torch_policies import POLICIES as TWINS
+        from openvrex.papers.policies import torch_policies
 
         torch.set_num_threads(1)
         self.torch = torch
         self.golden = Golden(found.build(shape))
-        self.twin = TWINS[name](found.params, shape)
+        self.twin = getattr(torch_policies, NAMES[name])(found.params, shape)
         self.codec, self.frames = name == "codecsight", frames
         self.block = Block(-1, "frame", 0, 0)
         self.q = np.zeros((0, shape.heads, shape.head_size), np.float32)  # of the last step's new tokens

@@ -1,40 +1,36 @@
 """`vrex answer`: a whole decoder watches a video and answers a question, on golden and on the RTL of a core."""
 
-import json as json_format
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.model_host import ModelHost
-from openvrex.scripts import console
+from openvrex.hdl.params import CoreParams
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
-from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated
+from openvrex.scripts.run.policy_run import PolicyRun, run
+from openvrex.scripts.run.run_options import Answering, grouped
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host
 from openvrex.tb.library.model_stream import ModelStream
-from openvrex.tb.library.runner import emit
 from openvrex.tb.library.video_question import VideoQuestion, answer
 
-RESULT, FOLDER = "answer.json", "passes"  # in the folder
-WORKERS = 2
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from openvrex.scripts.run.pass_engine import PassEngine
+
 # A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
 LONG, LARGE = 300, 256
 
 
+@grouped
 def command(
     video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")] = "world",
     question: Annotated[str, typer.Option(help="Text behind the frames.")] = "What is in the video?",
@@ -47,96 +43,78 @@ def command(
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
-    first: Annotated[int | None, typer.Option("--from", min=0, help="Repeat steps from this number on.")] = None,
-    last: Annotated[int | None, typer.Option("--to", min=0, help="Last step to repeat; that of --from.")] = None,
-    waves: Annotated[
-        bool, typer.Option("--waves", help="With --from: leave waveforms in FOLDER/passes/waves.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Worker processes, or jobs; 2 by default.")
-    ] = (None),
-    scheduler: console.Scheduler = None,
-    jobs: console.Jobs = None,
-    param: console.Param = None,
-    folder: console.Folder = Path("build/answer"),
-    json: console.Json = False,
+    *,
+    how: Answering,
 ) -> None:
     """Answer a question about a video, on a core's RTL.
 
     SmolLM2 computes the whole stream on the core: prompt, frames, question and answer, from embeddings to token
     numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
     """
-    # Dask takes half a second to import; no other command should wait for it.
-    from openvrex.scripts.run.pass_engine import PassEngine, alone
-    from openvrex.synth.sweep.dask_run import cluster
-
-    repeat = again(first, last, waves)
     asked = VideoQuestion(video, frames, tokens, fps, prompt, question, gop)
-    p = core(param or ())
-    started = time.perf_counter()
-    pictures = asked.pictures()  # a bad input fails here, before the models are loaded
-    with ExitStack() as stack:
-        bar = stack.enter_context(Bar(quiet=json, transient=False))
-        decoder = Decoder(layers, 1)
-        seen = bar.add_task("vision encoder", total=len(pictures))
-        parts = asked.parts(pictures, decoder, lambda done: bar.update(seen, completed=done))
-        total = sum(map(len, parts)) + generate
-        host = decoder_host(decoder, p, total, TOKENS)
-        stream = ModelStream(host, parts, generate)
-        units = stage_log.units(p)
-        most = steps(host, parts, generate)
-        flat = not repeat and most >= LONG and p.dpe.n_h * p.dpe.n_w <= LARGE
-        simulator = CoreSimulator(emit("core", p), p, [u.busy for u in units], flat)
-        key = asdict(asked) | {"generate": generate, "layers": layers}
-        stack.enter_context(alone(folder))
-        engine = PassEngine(folder / FOLDER, stream, simulator, key)
-        many = workers or (None if scheduler else WORKERS)
-        connect = cache(lambda: stack.enter_context(cluster(scheduler, jobs, many)))
-        records = play(engine, bar, most, repeat, connect)
-        if not repeat:
-            full: list[np.ndarray] = []
-            plain = list(answer(Decoder(layers, total), parts, generate, full))
-    found = differences(records)
-    if repeat:
-        tell_repeated(records, json)
-    else:
+    run(AnswerRun(asked, core(how.param or ()), layers, generate), {"param": how.param or []}, how)
+
+
+class AnswerRun(PolicyRun):
+    """A run of a whole decoder, or its first layers, over prompt, frames, question and answer."""
+
+    title, file = "an answer on the RTL", "answer.json"
+
+    def __init__(self, asked: VideoQuestion, p: CoreParams, layers: int, generate: int):
+        self.asked, self.core, self.layers, self.generate = asked, p, layers, generate
+        self.pictures = asked.pictures()  # a bad input fails here, before the models are loaded
+        self.units = stage_log.units(p)
+        self.counters = [u.busy for u in self.units]
+        self.key = asdict(asked) | {"generate": generate, "layers": layers}
+
+    def start(self, folder: Path, bar: Bar) -> ModelStream:
+        self.decoder = Decoder(self.layers, 1)
+        seen = bar.add_task("vision encoder", total=len(self.pictures))
+        self.parts = self.asked.parts(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
+        self.tokens = sum(map(len, self.parts)) + self.generate
+        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS)
+        self.stream, self.total = (
+            ModelStream(self.host, self.parts, self.generate),
+            steps(self.host, self.parts, self.generate),
+        )
+        self.flat = self.total >= LONG and self.core.dpe.n_h * self.core.dpe.n_w <= LARGE
+        return self.stream
+
+    def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
+        full: list[np.ndarray] = []
+        plain = list(answer(Decoder(self.layers, self.tokens), self.parts, self.generate, full))
         busy = {one["number"]: engine.samples(one["number"])[-1, 1:].tolist() for one in records}
-        result = key | {
-            "param": param or [],
+        names, bus = [u.name for u in self.units], self.core.lxe.bus_bytes
+        return self.key | {
             "decoder": "SmolLM2-135M-Instruct",
-            "text": said(decoder, host.tokens),
-            "full": said(decoder, [token for token, _ in plain]),
+            "text": said(self.decoder, self.host.tokens),
+            "full": said(self.decoder, [token for token, _ in plain]),
             "probabilities": [one["probability"] for one in records if "token" in one],
             "full_probabilities": [x for _, x in plain],
-            "passes": passes(records, busy, [u.name for u in units], stream.errors(full), p.lxe.bus_bytes),
+            "passes": passes(records, busy, names, self.stream.errors(full), bus),
             "phases": phases(records),
             "stages": stages(records),
-            "events": (happened := events(records)),
-            "per_second": rates(records, len(parts)),
+            "events": events(records),
+            "per_second": rates(records, len(self.parts)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
-            "differences": found,
-            "seconds": round(time.perf_counter() - started, 1),
             "simulator_seconds": max(1e-3, round(sum(engine.seconds(one["number"]) for one in records), 3)),
         }
-        shown = sections(result)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
-        pages = [Section("Frames", "", [], [], html_page.inline(thumbnails(pictures)))] if pictures else []
-        passed = not found
-        verdict = "Every store and all memory equal golden." if passed else "The RTL differs from golden."
-        lead = f"{result['decoder']}, {layers} of {N_LAYERS} layers, {frames} frames of {video}: {question}"
-        drawn = [*shown[:1], *pages, *shown[1:]]
-        html_page.write(folder / "report.html", "OpenVRex: an answer on the RTL", lead, verdict, passed, drawn)
-        if json:
-            console.print_json(result)
-        else:
-            for s in shown:
-                console.out.print(s.table())
-            console.out.print(f"Report: {folder / 'report.html'}")
-        for name in (name for name, times in happened.items() if not times):
-            console.err.print(f"[yellow]not exercised:[/] no {name}: {MORE}", highlight=False, soft_wrap=True)
-    end(found)
+
+    def pages(self) -> list[Section]:
+        return [Section("Frames", plot=html_page.inline(thumbnails(self.pictures)))] if self.pictures else []
+
+    def warnings(self, result: dict[str, Any]) -> list[str]:
+        return [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
+
+    @staticmethod
+    def lead(result: dict[str, Any]) -> str:
+        of = f"{result['layers']} of {N_LAYERS} layers, {result['frames']} frames of {result['clip']}"
+        return f"{result['decoder']}, {of}: {result['question']}"
+
+    @staticmethod
+    def sections(result: dict[str, Any]) -> list[Section]:
+        return sections(result)
 
 
 def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:

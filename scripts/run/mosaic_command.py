@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.mosaic_host import ALLOWED
 from openvrex.golden.policies.registry import Entry, entry, override
-from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.golden.policies.stream_runs import DecoderStream
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
-from openvrex.scripts.run import run_options
-from openvrex.scripts.run.play_passes import again, workers_of
-from openvrex.scripts.run.policy_run import Asked, PolicyRun, means, rows, run, split, told, traffic
+from openvrex.scripts.run.policy_run import VideoRun, means, measured, rows, run, split, told
+from openvrex.scripts.run.run_options import Playing, Watching, grouped
 from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.mosaic_stream import EVENTS, MosaicReference, MosaicStream, Needs, Room
 from openvrex.tb.library.window_stream import Reference
@@ -34,53 +32,29 @@ NOTE = (
 )
 
 
-def command(
-    video: run_options.Video = "world",
-    frames: run_options.Frames = 3,
-    tokens: run_options.Tokens = 16,
-    fps: run_options.Fps = None,
-    gop: run_options.Gop = 0,
-    question: run_options.Question = run_options.QUESTION,
-    generate: run_options.Generate = 2,
-    layers: run_options.Layers = 2,
-    at_once: run_options.AtOnce = run_options.AT_ONCE,
-    slots: run_options.Slots = 0,
-    first: run_options.First = None,
-    last: run_options.Last = None,
-    waves: run_options.Waves = False,
-    workers: run_options.Workers = None,
-    scheduler: console.Scheduler = None,
-    jobs: console.Jobs = None,
-    preset: console.Preset = "small",
-    param: console.Param = None,
-    folder: console.Folder = Path("build/run"),
-    json: console.Json = False,
-) -> None:
+@grouped
+def command(asked: Watching, *, preset: console.Preset = "small", how: Playing) -> None:
     """Run decoder layers with Mosaic on the RTL of a core.
 
     The core makes every number that Mosaic decides by. Golden runs the same layers; the command compares every store,
     all memory and every decision. Run the same command again to resume.
     """
-    repeat = again(first, last, waves)
-    own, rest = split("mosaic", param or [])
-    options = Options(frames, tokens, fps, question, generate, gop, layers)
-    under = MosaicRun(Asked("mosaic", own, video, options, at_once, slots), console.params(preset, rest))
-    named = {"preset": preset, "param": rest}
-    run(under, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
+    own, rest = split("mosaic", how.param or [])
+    run(MosaicRun("mosaic", own, asked, console.params(preset, rest)), {"preset": preset, "param": rest}, how)
 
 
-class MosaicRun(PolicyRun):
+class MosaicRun(VideoRun):
     """A run under Mosaic. A block is a pass of at most `at_once` tokens; a layer has `slots`, or one for each token."""
 
     title = "Mosaic on the RTL"
     equal = "Every store and all memory equal golden, and every decision that of the policy."
     differs = "The RTL differs from golden, or golden from the policy."
+    hint = "more --frames, a smaller window or thresholds {} show it"
 
     def checked(self) -> Entry:
         """The policy. Raises `ParamError` for unknown or bad parameters, and for those that no core runs."""
         found = entry("mosaic")
-        pairs = dict(one.partition("=")[::2] for one in self.asked.changes)
-        p = override(replace(found.params, arithmetic="hardware"), pairs)
+        p = override(replace(found.params, arithmetic="hardware"), self.changes)
         check(p.arithmetic == "hardware", "arithmetic", p.arithmetic, "must be hardware: the core decides")
         check(p.prefetch in ALLOWED, "prefetch", p.prefetch, f"must be one of {', '.join(ALLOWED)}")
         return replace(found, params=p)
@@ -95,20 +69,16 @@ class MosaicRun(PolicyRun):
         check(needs.members <= members, "members", needs.members, f"of a cluster must be at most {members} here")
         return Room(self.asked.slots or sum(sizes), needs.clusters + lanes, needs.visual, members)
 
-    def start(self, shown: DecoderStream) -> MosaicStream:
+    def decide(self, shown: DecoderStream) -> MosaicStream:
         self.reference = MosaicReference(self.entry, shown.decoder)
-        segments = self.reference.take_in(shown.segments, self.asked.options.generate)
+        segments = self.reference.take_in(shown.segments, self.asked.generate)
         self.full = Reference(entry("full"), shown.decoder)
         self.full.take_in(segments)
         sizes, p = [len(s.x) for s in segments], self.core
         room = self.room(self.reference.needs, sizes, self.entry.params.build, p.dpe.n_w, p.vpe.depth)
         self.stream = MosaicStream(self.entry, segments, shown.decoder, p, room)
-        self.sized = room
+        self.sizes = {"room": asdict(room)}
         return self.stream
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        return {"room": asdict(self.sized)}
 
     def disagreements(self) -> list[str]:
         return self.stream.twin.differences
@@ -124,13 +94,8 @@ class MosaicRun(PolicyRun):
         }
 
     @staticmethod
-    def missing(result: dict[str, Any]) -> list[str]:
-        """A warning if a kind of event that the policy is there for has never happened."""
-        never = [name for name in EVENTS if not result["events"][name]]
-        if not never:
-            return []
-        text = f"mosaic: nothing was {' or '.join(never)} in this stream: more --frames, a smaller window or thresholds"
-        return [f"{text} (-p mosaic.NAME=VALUE) show it"]
+    def wanted(result: dict[str, Any]) -> Sequence[str]:
+        return EVENTS
 
     @staticmethod
     def sections(result: dict[str, Any]) -> list[Section]:
@@ -185,7 +150,7 @@ def blocks(
 
     for i, (segment, error, from_full) in enumerate(zip(stream.segments, errors, full, strict=True)):
         own = [one for one in records if one["block"] == i]
-        total, parts = sum(one["cycles"] for one in own), [cycles(own, kinds) for kinds in (PASS, CHOICE, MOVES)]
+        parts = [cycles(own, kinds) for kinds in (PASS, CHOICE, MOVES)]
         out.append(
             {
                 "block": i,
@@ -193,16 +158,11 @@ def blocks(
                 "tokens": len(segment.x),
                 "programs": len(own),
                 "readings": stream.outputs.readings[i],
-                "cycles": total,
-                "predicted": sum(one["predicted"] for one in own),
                 "layers": parts[0],
                 "choice": parts[1],
                 "moves": parts[2],
-                "clusters": total - sum(parts),
-                **traffic(own, bus),
-                "error": error,
-                "from_full": from_full,
-                "differs": any(one["differences"] for one in own),
+                "clusters": sum(one["cycles"] for one in own) - sum(parts),
+                **measured(own, bus, error, from_full),
             }
         )
     return out

@@ -1,37 +1,20 @@
 """What `vrex run` and `vrex answer` share: passes are played with a progress bar, or some of them once more."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
 from rich.progress import Progress
 
-from openvrex.golden.function_params import check
 from openvrex.scripts import console
-from openvrex.scripts.run.run_options import WORKERS
+from openvrex.scripts.run.run_options import Again
 from openvrex.tb.library.runner import BenchError
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
     from distributed import Client
 
     from openvrex.scripts.run.pass_engine import PassEngine
-
-Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to leave waveforms
-
-
-def again(first: int | None, last: int | None, waves: bool) -> Again | None:
-    """What to repeat, by the options --from, --to and --waves; None: nothing. Raises `ParamError` without --from."""
-    check(first is not None or (last is None and not waves), "--from", first, "must be given with --to and --waves")
-    return None if first is None else (first, first if last is None else last, waves)
-
-
-def workers_of(stack: ExitStack, scheduler: str | None, jobs: str | None, workers: int | None) -> "Client":
-    """Workers by the options --scheduler, --cluster and --workers, until `stack` ends."""
-    from openvrex.synth.sweep.dask_run import cluster
-
-    return stack.enter_context(cluster(scheduler, jobs, workers or (None if scheduler else WORKERS)))
 
 
 def play(

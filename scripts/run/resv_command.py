@@ -1,13 +1,9 @@
 """`vrex run resv`: run decoder layers with ReSV on golden and on the RTL of a core, and compare them."""
 
-import json as json_format
-import time
-from contextlib import ExitStack
 from dataclasses import asdict
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import matplotlib
 import numpy as np
@@ -15,20 +11,22 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
+from openvrex.hdl.params import CoreParams
 from openvrex.scripts import console
-from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run import run_options
-from openvrex.scripts.run.play_passes import again, differences, end, play, tell_repeated, workers_of
-from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
+from openvrex.scripts.run.policy_run import PolicyRun, run
+from openvrex.scripts.run.run_options import Playing, grouped
+from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.decoder_layers import DecoderLayers
-from openvrex.tb.library.runner import emit
 from openvrex.tb.library.stage_log import Span, Unit, spans
 
-RESULT, PICTURE, FOLDER = "run.json", "timeline", "passes"  # in the folder
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from openvrex.scripts.run.pass_engine import PassEngine
+
 BINS = 400  # of the picture
 PASSES = [
     *("number", "frame", "layer", "cycles", "predicted"),
@@ -47,6 +45,7 @@ STAGE_NOTE = (
 )
 
 
+@grouped
 def command(
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer.")],
     layers: run_options.Layers = 2,
@@ -58,80 +57,110 @@ def command(
     th_hd: console.ThHd = None,
     ratio: console.Ratio = None,
     centre: console.Centre = None,
-    first: run_options.First = None,
-    last: run_options.Last = None,
-    waves: run_options.Waves = False,
-    workers: run_options.Workers = None,
-    scheduler: console.Scheduler = None,
-    jobs: console.Jobs = None,
+    *,
     preset: console.Preset = "small",
-    param: console.Param = None,
-    folder: console.Folder = Path("build/run"),
-    json: console.Json = False,
+    how: Playing,
 ) -> None:
     """Run decoder layers with ReSV on the RTL of a core.
 
     Golden runs the same layers; the command compares every store and every array. Run the same command again to resume.
     """
-    # Dask takes half a second to import; no other command should wait for it.
-    from openvrex.scripts.run.pass_engine import PassEngine, alone
+    p = console.params(preset, how.param).core
+    f = console.function(p.dre, th_hd, ratio, centre)
+    run(ResvRun(trace, p, layers, frames, ahead, f), {"preset": preset, "param": how.param or []}, how)
 
-    repeat = again(first, last, waves)
-    p = console.params(preset, param).core
-    started = time.perf_counter()
-    data = Trace.load(trace)
-    try:
-        run = DecoderLayers(data, p, layers, frames, ahead, console.function(p.dre, th_hd, ratio, centre))
-    except TraceError as e:
-        raise TraceError(f"{trace.name}: {e}") from None
-    asked = {"trace": sha256(trace.read_bytes()).hexdigest(), "layers": layers, "frames": frames, "ahead": ahead}
-    asked["function"] = asdict(run.core.dre.params)
-    with ExitStack() as stack:
-        bar = stack.enter_context(Bar(quiet=json, transient=False))
-        stack.enter_context(alone(folder))
-        engine = PassEngine(folder / FOLDER, run, CoreSimulator(emit("core", p), p, run.counters), asked)
-        connect = cache(lambda: workers_of(stack, scheduler, jobs, workers))
-        records = play(engine, bar, layers * frames, repeat, connect)
-    found = differences(records)
-    if repeat:
-        tell_repeated(records, json)
-    else:
-        result = {
-            "trace": trace.name,
-            "model": data.provenance["decoder"]["model"],
-            "preset": preset,
-            "param": param or [],
-            "layers": layers,
-            "frames": frames,
-            "ahead": ahead,
-            "tokens_per_frame": run.tokens,
-            "sinks": run.sinks,
-            "errors": run.errors(),
-            "seconds": round(time.perf_counter() - started, 1),
-            "passes": [measured(run, one, engine.samples(one["number"])) for one in records],
-            "differences": found,
+
+class ResvRun(PolicyRun):
+    """A run over the frames of a trace, whose first layer takes the recorded inputs.
+
+    Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not.
+    """
+
+    title, equal, pictured = "layers on the RTL", "Every store and every array equal golden.", 1
+
+    def __init__(self, trace: Path, core: CoreParams, layers: int, frames: int, ahead: bool, f: ReSVParams | None):
+        data = Trace.load(trace)
+        try:
+            self.stream = DecoderLayers(data, core, layers, frames, ahead, f)
+        except TraceError as e:
+            raise TraceError(f"{trace.name}: {e}") from None
+        self.core, self.counters, self.data, self.trace = core, self.stream.counters, data, trace
+        self.total = layers * frames
+        self.asked = {"layers": layers, "frames": frames, "ahead": ahead}
+        self.key = {"trace": sha256(trace.read_bytes()).hexdigest(), "function": asdict(self.stream.core.dre.params)}
+        self.key |= self.asked
+
+    def start(self, folder: Path, bar: Bar) -> DecoderLayers:
+        return self.stream
+
+    def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
+        own = self.stream
+        return self.asked | {
+            "trace": self.trace.name,
+            "model": self.data.provenance["decoder"]["model"],
+            "tokens_per_frame": own.tokens,
+            "sinks": own.sinks,
+            "errors": own.errors(),
+            "passes": [measured(own, one, engine.samples(one["number"])) for one in records],
         }
-        write(folder, result, draw(run, records[-1], engine.samples(len(records) - 1)))
-        if json:
-            console.print_json(result)
-        else:
-            for s in sections(result):
-                console.out.print(s.table())
-            console.out.print(f"Report: {folder / 'report.html'} · picture: {folder / PICTURE}.svg, .png")
-    end(found)
 
+    def picture(self, records: list[dict[str, Any]], engine: "PassEngine") -> Figure:
+        return draw(self.stream, records[-1], engine.samples(len(records) - 1))
 
-def write(folder: Path, result: dict, figure: Figure) -> None:
-    """Write the files of a run that is over."""
-    write_atomically(folder / RESULT, json_format.dumps(result, indent=1).encode())
-    write_atomically(folder / f"{PICTURE}.svg", html_page.svg(figure).encode())
-    with replacing(folder / f"{PICTURE}.png") as file:
-        figure.savefig(file, format="png", dpi=150)
-    lead = f"{result['model']}: {result['layers']} layers, {result['frames']} frames of {result['trace']}, "
-    lead += f"preset {result['preset']}."
-    passed = not result["differences"]
-    verdict = "Every store and every array equal golden." if passed else "The RTL differs from golden."
-    html_page.write(folder / "report.html", "OpenVRex: layers on the RTL", lead, verdict, passed, told(folder, result))
+    @staticmethod
+    def lead(result: dict[str, Any]) -> str:
+        of = f"{result['layers']} layers, {result['frames']} frames of {result['trace']}"
+        return f"{result['model']}: {of}, preset {result['preset']}."
+
+    @staticmethod
+    def sections(result: dict[str, Any]) -> list[Section]:
+        """The sections of a report about a run."""
+        passes = result["passes"]
+        units = list(passes[-1]["utilisation"])
+        last = passes[-1]
+        everything = {"stage": "all", "cycles": last["cycles"], "first": 0, "last": last["cycles"]}
+        everything["units"] = last["utilisation"]
+        longest_first = sorted(passes, key=lambda one: -len(one["stages"]))
+        names = list(dict.fromkeys(s["stage"] for one in longest_first for s in one["stages"]))
+        cycles = [{s["stage"]: s["cycles"] for s in one["stages"]} for one in passes]
+        chooses = "each layer chooses for the next one" if result["ahead"] else "each layer chooses for itself"
+        return [
+            Section(
+                "Decoder layers on the RTL",
+                f"{result['model']}, {result['tokens_per_frame']} tokens a frame, {result['sinks']} before the first "
+                f"as sinks; {chooses}; trace {result['trace']}, "
+                f"preset {' '.join([result['preset'], *result['param']])}; "
+                f"memory: {LATENCY} cycles to the first beat, then a beat a cycle. {PASS_NOTE}",
+                [*PASSES, "error", "result"],
+                [
+                    [
+                        *(f"{one[key]:,}" for key in PASSES),
+                        _error(result, one),
+                        "DIFFERS" if one["differs"] else "equal",
+                    ]
+                    for one in passes
+                ],
+            ),
+            Section(
+                f"Stages of frame {last['frame']}, layer {last['layer']}",
+                STAGE_NOTE,
+                ["stage", "cycles", "first", "last", *units],
+                [
+                    [
+                        s["stage"],
+                        *(f"{s[key]:,}" for key in ("cycles", "first", "last")),
+                        *(f"{s['units'][u]:.1%}" if u in s["units"] else "" for u in units),
+                    ]
+                    for s in [*last["stages"], everything]
+                ],
+            ),
+            Section(
+                "Cycles of the stages, pass by pass",
+                "",
+                ["stage", *(f"{one['frame']}, {one['layer']}" for one in passes)],
+                [[name, *(f"{c[name]:,}" if name in c else "" for c in cycles)] for name in names],
+            ),
+        ]
 
 
 def measured(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> dict:
@@ -197,57 +226,6 @@ def draw(run: DecoderLayers, one: dict[str, Any], samples: np.ndarray) -> Figure
     return figure
 
 
-def sections(result: dict, picture: str = "") -> list[Section]:
-    """The sections of a report about a run."""
-    passes = result["passes"]
-    units = list(passes[-1]["utilisation"])
-    last = passes[-1]
-    everything = {"stage": "all", "cycles": last["cycles"], "first": 0, "last": last["cycles"]}
-    everything["units"] = last["utilisation"]
-    longest_first = sorted(passes, key=lambda one: -len(one["stages"]))
-    names = list(dict.fromkeys(s["stage"] for one in longest_first for s in one["stages"]))
-    cycles = [{s["stage"]: s["cycles"] for s in one["stages"]} for one in passes]
-    chooses = "each layer chooses for the next one" if result["ahead"] else "each layer chooses for itself"
-    return [
-        Section(
-            "Decoder layers on the RTL",
-            f"{result['model']}, {result['tokens_per_frame']} tokens a frame, {result['sinks']} before the first as "
-            f"sinks; {chooses}; trace {result['trace']}, preset {' '.join([result['preset'], *result['param']])}; "
-            f"memory: {LATENCY} cycles to the first beat, then a beat a cycle. {PASS_NOTE}",
-            [*PASSES, "error", "result"],
-            [
-                [*(f"{one[key]:,}" for key in PASSES), _error(result, one), "DIFFERS" if one["differs"] else "equal"]
-                for one in passes
-            ],
-        ),
-        Section(
-            f"Stages of frame {last['frame']}, layer {last['layer']}",
-            STAGE_NOTE,
-            ["stage", "cycles", "first", "last", *units],
-            [
-                [
-                    s["stage"],
-                    *(f"{s[key]:,}" for key in ("cycles", "first", "last")),
-                    *(f"{s['units'][u]:.1%}" if u in s["units"] else "" for u in units),
-                ]
-                for s in [*last["stages"], everything]
-            ],
-            picture,
-        ),
-        Section(
-            "Cycles of the stages, pass by pass",
-            "",
-            ["stage", *(f"{one['frame']}, {one['layer']}" for one in passes)],
-            [[name, *(f"{c[name]:,}" if name in c else "" for c in cycles)] for name in names],
-        ),
-    ]
-
-
 def _error(result: dict, one: dict) -> str:
     """The error against full attention in FP64, for the last layer of a frame."""
     return f"{result['errors'][one['frame']]:.2%}" if one["layer"] == result["layers"] - 1 else ""
-
-
-def told(folder: Path, result: dict) -> list[Section]:
-    """The sections of a report about the run in a folder, with its picture."""
-    return sections(result, (folder / f"{PICTURE}.svg").read_text())

@@ -1,16 +1,26 @@
-"""Options that the commands of `vrex run` share."""
+"""Options that the commands of `vrex run` share, alone or as a group (`grouped`)."""
 
-from typing import Annotated
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.policies.stream_runs import Options
+from openvrex.scripts import console
 from openvrex.tb.library.window_stream import TOKENS
+
+if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
+    from distributed import Client
 
 STREAM, AGAIN = "The stream", "Passes once more"
 WORKERS = 2  # where the user names none
-AT_ONCE, QUESTION = TOKENS, Options.question
+Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to leave waveforms
 
 Layers = Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")]
 Frames = Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")]
@@ -47,3 +57,84 @@ Waves = Annotated[
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help=f"Worker processes, or jobs; {WORKERS} by default.")
 ]
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Options of a run over a video: how it becomes a stream, and a pass."""
+
+    video: Video = "world"
+    frames: Frames = 3
+    tokens: Tokens = 16
+    fps: Fps = None
+    gop: Gop = 0
+    question: Question = Options.question
+    generate: Generate = 2
+    layers: Layers = 2
+    at_once: AtOnce = TOKENS
+    slots: Slots = 0
+
+    @property
+    def options(self) -> Options:
+        """How the video becomes a stream."""
+        return Options(self.frames, self.tokens, self.fps, self.question, self.generate, self.gop, self.layers)
+
+
+@dataclass(frozen=True)
+class Playing:
+    """Options of any run: what of it is played, by whom, on which core, and where the results go.
+
+    Raises `ParamError` without --from.
+    """
+
+    first: First = None
+    last: Last = None
+    waves: Waves = False
+    workers: Workers = None
+    scheduler: console.Scheduler = None
+    jobs: console.Jobs = None
+    param: console.Param = None
+    folder: console.Folder = Path("build/run")
+    json: console.Json = False
+
+    def __post_init__(self) -> None:
+        whole = self.last is None and not self.waves
+        check(self.first is not None or whole, "--from", self.first, "must be given with --to and --waves")
+
+    @property
+    def repeat(self) -> Again | None:
+        """What to repeat; None: nothing."""
+        return None if self.first is None else (self.first, self.first if self.last is None else self.last, self.waves)
+
+    def connect(self, stack: ExitStack) -> "Client":
+        """Workers until `stack` ends."""
+        from openvrex.synth.sweep.dask_run import cluster
+
+        many = self.workers or (None if self.scheduler else WORKERS)
+        return stack.enter_context(cluster(self.scheduler, self.jobs, many))
+
+
+@dataclass(frozen=True)
+class Answering(Playing):
+    """Those of `vrex answer`."""
+
+    folder: console.Folder = Path("build/answer")
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the fields of each group of options in place of the parameter that takes the group."""
+    own = signature(command).parameters.values()
+    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
+    flat: list[Parameter] = []
+    for p in own:
+        group = groups.get(p.name)
+        flat += [p.replace(name=f.name, default=f.default, annotation=f.type) for f in fields(group)] if group else [p]
+
+    def called(**given: Any) -> None:
+        made = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        command(**given, **made)
+
+    called.__doc__, called.__module__ = command.__doc__, command.__module__
+    called.__annotations__ = {p.name: p.annotation for p in flat}
+    called.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    return called

@@ -1,7 +1,7 @@
 """`vrex run windows`: decoder layers on the RTL of a core, under a policy that chooses before each pass."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,15 +11,14 @@ from openvrex.golden.inputs.decoder import N_LAYERS
 from openvrex.golden.policies.codecsight_policy import CodecSightParams
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.registry import entry as entry_of
-from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.golden.policies.stream_runs import DecoderStream
 from openvrex.golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
-from openvrex.scripts.run import run_options
 from openvrex.scripts.run.motion_masks import Masks, masks
-from openvrex.scripts.run.play_passes import again, workers_of
-from openvrex.scripts.run.policy_run import Asked, PolicyRun, means, rows, run, split, told, traffic
+from openvrex.scripts.run.policy_run import VideoRun, means, measured, rows, run, split, told
+from openvrex.scripts.run.run_options import Playing, Watching, grouped
 from openvrex.tb.library.core_simulator import LATENCY
 from openvrex.tb.library.window_stream import Reference, WindowStream
 
@@ -35,28 +34,13 @@ SHOWN = [
 ]
 
 
+@grouped
 def command(
     policy: Annotated[str, typer.Argument(help=f"A policy without keys and queries: {', '.join(WINDOWED)}.")],
-    video: run_options.Video = "world",
-    frames: run_options.Frames = 3,
-    tokens: run_options.Tokens = 16,
-    fps: run_options.Fps = None,
-    gop: run_options.Gop = 0,
-    question: run_options.Question = run_options.QUESTION,
-    generate: run_options.Generate = 2,
-    layers: run_options.Layers = 2,
-    at_once: run_options.AtOnce = run_options.AT_ONCE,
-    slots: run_options.Slots = 0,
-    first: run_options.First = None,
-    last: run_options.Last = None,
-    waves: run_options.Waves = False,
-    workers: run_options.Workers = None,
-    scheduler: console.Scheduler = None,
-    jobs: console.Jobs = None,
+    asked: Watching,
+    *,
     preset: console.Preset = "small",
-    param: console.Param = None,
-    folder: console.Folder = Path("build/run"),
-    json: console.Json = False,
+    how: Playing,
 ) -> None:
     """Run decoder layers with a window policy on the RTL of a core.
 
@@ -65,15 +49,11 @@ def command(
     """
     others = "resv and mosaic are commands of their own, others have no hardware"
     check(policy in WINDOWED, "policy", policy, f"must be one of {', '.join(WINDOWED)}: {others}")
-    repeat = again(first, last, waves)
-    own, rest = split(policy, param or [])
-    options = Options(frames, tokens, fps, question, generate, gop, layers)
-    under = WindowRun(Asked(policy, own, video, options, at_once, slots), console.params(preset, rest))
-    named = {"preset": preset, "param": rest}
-    run(under, named, folder, repeat, lambda stack: workers_of(stack, scheduler, jobs, workers), json)
+    own, rest = split(policy, how.param or [])
+    run(WindowRun(policy, own, asked, console.params(preset, rest)), {"preset": preset, "param": rest}, how)
 
 
-class WindowRun(PolicyRun):
+class WindowRun(VideoRun):
     """A run under a policy of `WINDOWED`: CodecSight's masks are those of the system's motion mask."""
 
     def checked(self) -> Entry:
@@ -82,17 +62,16 @@ class WindowRun(PolicyRun):
         Raises `ParamError` for an unknown one, for unknown or bad parameters, and for a history branch on a core
         without its functions.
         """
-        found = windowed(self.asked.policy)
-        changes = dict(one.partition("=")[::2] for one in self.asked.changes)
-        found = replace(found, params=override(found.params, changes))
+        found = windowed(self.policy)
+        found = replace(found, params=override(found.params, self.changes))
         reason = "must be disabled on a core without the functions of a scan: add -p features=hybrid or --preset omni"
         check(branch_of(found) is None or self.core.lxe_format().vector.hybrid, "ssm", "random", reason)
         return found
 
-    def start(self, shown: DecoderStream) -> WindowStream:
+    def decide(self, shown: DecoderStream) -> WindowStream:
         entry, asked = self.entry, self.asked
         self.reference = Reference(entry, shown.decoder)
-        segments = self.reference.take_in(shown.segments, asked.options.generate)
+        segments = self.reference.take_in(shown.segments, asked.generate)
         self.full = Reference(entry_of("full"), shown.decoder)
         self.full.take_in(segments)
         self.plain = None
@@ -105,15 +84,9 @@ class WindowRun(PolicyRun):
         self.differences = self.pruned.differences if self.pruned else []
         given = self.pruned.tokens if self.pruned else None
         self.stream = WindowStream(entry, segments, shown.decoder, self.core, asked.at_once, asked.slots, given)
+        self.total = self.stream.total
+        self.sizes = {"at_once": asked.at_once, "slots": self.stream.plan.shape.recent}
         return self.stream
-
-    @property
-    def total(self) -> int:
-        return self.stream.total
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        return {"at_once": self.asked.at_once, "slots": self.stream.plan.shape.recent}
 
     def disagreements(self) -> list[str]:
         return self.stream.disagreements(self.reference)
@@ -130,14 +103,8 @@ class WindowRun(PolicyRun):
         }
 
     @staticmethod
-    def missing(result: dict[str, Any]) -> list[str]:
-        """A warning if a kind of event that the policy is there for has never happened."""
-        wanted = WINDOWED[result["policy"]] + BRANCH * (result["params"].get("ssm") == "random")
-        never = [name for name in wanted if not result["events"][name]]
-        if not never:
-            return []
-        text = f"{result['policy']}: nothing was {' or '.join(never)} in this stream: more --frames or a smaller window"
-        return [f"{text} (-p {result['policy']}.NAME=VALUE) shows it"]
+    def wanted(result: dict[str, Any]) -> Sequence[str]:
+        return WINDOWED[result["policy"]] + BRANCH * (result["params"].get("ssm") == "random")
 
     @staticmethod
     def sections(result: dict[str, Any]) -> list[Section]:
@@ -198,14 +165,9 @@ def blocks(
                 "refreshed": len(d.refreshed),
                 "turned": sum(one["tokens"] for one in turns),
                 "passes": len({one["of"] for one in passes}),
-                "cycles": sum(one["cycles"] for one in own),
                 "turning": sum(one["cycles"] for one in turns),
-                "predicted": sum(one["predicted"] for one in own),
-                **traffic(own, bus),
-                "error": error,
                 "bound": bound,
-                "from_full": from_full,
-                "differs": any(one["differences"] for one in own),
+                **measured(own, bus, error, from_full),
             }
         )
     return out

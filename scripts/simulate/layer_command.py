@@ -14,7 +14,7 @@ from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
 from openvrex.scripts.simulate import system_options, window_options
 from openvrex.scripts.simulate.window_options import ON_CORE
-from openvrex.sim.system.core_policies import MOSAIC, RESV
+from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_share import MosaicShare
 from openvrex.sim.system.share_cycles import UNITS, CoreShare
@@ -70,7 +70,7 @@ def command(
     ctx: typer.Context,
     preset: console.Preset = "core",
     param: console.Param = None,
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = RESV,
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = "resv",
     tokens: console.Tokens = 10,
     cached: console.Cached = [1024, 10240, 40960],  # noqa: B006
     select: system_options.Select = None,
@@ -91,20 +91,19 @@ def command(
     p = console.params(preset, rest)
     console.check_used("simulate layer", rest, USED)
     of, notes = policy, list[str]()
-    if policy == RESV:
+    if policy == "resv":
         own = system_options.selection(select, policy, Decoder(), p.core)
         plays = [played(p, own, tokens, n, share, latency) for n in cached]
         rows = [row for play in plays for row in measure(play)]
         of, notes = own.name, full_tables(plays)
     else:
-        why = "whose share is mosaic.ratio" if policy == MOSAIC else "which fetches nothing"
         for name, value in (("--share", share), ("--select", select)):
-            check(value is None, name, value, f"has no effect on {policy}, {why}: leave it out")
-    if policy == MOSAIC:
+            check(value is None, name, value, f"has no effect on {policy}, {KINDS[policy].own_share}: leave it out")
+    if policy == "mosaic":
         rows = [
             row for n in cached for row in clustered(p, MosaicDemand(found[policy].params, WORLD, n, tokens), latency)
         ]
-    elif policy != RESV:
+    elif policy != "resv":
         coded = window_options.coded([policy], video, fps, gop)
         rows = []
         for n in cached:

@@ -10,19 +10,17 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies.window_decisions import WINDOWED
 from openvrex.scripts import console
 from openvrex.scripts.simulate import system_options, window_options
-from openvrex.sim.system.core_policies import MOSAIC
+from openvrex.sim.system.core_pass import Given
+from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.device_memory import arrays
-from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
-from openvrex.sim.system.mosaic_pass import MosaicPass
 from openvrex.sim.system.passes import lacks, remarks, selected, simulate
 from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
 from openvrex.sim.system.timeline import Pass
-from openvrex.sim.system.window_demand import demand
-from openvrex.sim.system.window_pass import WindowPass
-from openvrex.sim.system.workload import MODELS
+from openvrex.sim.system.workload import MODELS, constant
 
 MODEL = next(iter(MODELS))
-POLICIES = (*system_options.POLICIES, *WINDOWED, MOSAIC)
+OWN = (*WINDOWED, "mosaic")  # timed by their programs alone
+POLICIES = (*system_options.POLICIES, *OWN)
 
 
 def command(
@@ -53,27 +51,19 @@ def command(
     system_options.check_names(on, PLATFORMS, None, stage)
     window_options.check_used(ctx, [policy])
     notes, held = list[str](), dict[str, int]()
-    entries, rest = window_options.policies([policy] if policy in (*WINDOWED, MOSAIC) else [], param or [])
+    entries, rest = window_options.policies([policy] if policy in OWN else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest)
     if entries:
         check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
         assert isinstance(target, Vrex)
-        why = "whose share is mosaic.ratio" if policy == MOSAIC else "which fetches nothing"
+        why = KINDS[policy].own_share
         check(select is None, "select", select, f"has no effect on {policy}, {why}: leave it out")
         check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
-        w: MosaicPass | WindowPass
-        if policy == MOSAIC:
-            w = MosaicPass(target, MosaicDemand(entries[policy].params, WORLD, cache), point)
-            what = f"{w.d.attended} attended"
-        else:
-            coded = window_options.coded([policy], video, fps, gop)
-            w = WindowPass(target, demand(entries[policy], point.model, cache, coded, at_once), point)
-            what = f"{w.d.held} tokens held"
-        held = {"weights": w.device_bytes - w.held_bytes, "others": w.held_bytes}
-        short = w.device_bytes > target.capacity
-        sizes = f"{w.device_bytes / 2**30:,.0f} of {target.capacity / 2**30:,.0f} GiB of device memory"
-        check(not short, "cache", cache, f"needs {sizes} on {on}: lower --cache or the window")
+        given = Given(constant(policy, 0.0, 0.0, point.model), window_options.coded([policy], video, fps, gop), at_once)
+        w = KINDS[policy].of(target, entries[policy], point, given)
+        what, held = w.note, {"weights": w.device_bytes - w.held_bytes, "others": w.held_bytes}
+        check(not w.lacks, "cache", cache, f"needs {w.lacks} on {on}: lower --cache or the window")
         done = w.frame() if point.frame else w.token()
     else:
         chosen = system_options.selection(

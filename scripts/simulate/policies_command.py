@@ -10,6 +10,7 @@ from openvrex.scripts import console
 from openvrex.scripts.simulate import curve_table, system_options, window_options
 from openvrex.scripts.simulate.window_options import ON_CORE
 from openvrex.sim.system import core_policies
+from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import compare, curve
 from openvrex.sim.system.workload import MODELS
 
@@ -48,8 +49,8 @@ def command(
     decoder = window_options.model(model)
     (v,) = system_options.systems(on, preset, rest)
     shares = system_options.selection(select, "resv", decoder, v.core)
-    coded = window_options.coded(names, video, fps, gop)
-    rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, shares, coded, at_once)
+    given = Given(shares, window_options.coded(names, video, fps, gop), at_once)
+    rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, given)
     if json:
         console.print_json([asdict(row) for row in rows])
     else:

@@ -13,10 +13,10 @@ from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.policies.registry import Entry, entry, override
 from openvrex.golden.policies.window_decisions import WINDOWED, windowed
-from openvrex.sim.system.core_policies import MOSAIC, RESV
+from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.workload import MODELS, Decoder
 
-ON_CORE = (RESV, MOSAIC, *WINDOWED)  # policies that a core can run
+ON_CORE = tuple(KINDS)  # policies that a core can run
 MOTION = ("codecsight",)  # policies that look at the video's motion
 PANEL = "Options of policies with a window"
 
@@ -62,12 +62,12 @@ def policies(names: Sequence[str], assignments: Sequence[str]) -> tuple[dict[str
     found: dict[str, Entry] = {}
     rest = list(assignments)
     for name in names:
-        own = entry(name) if name in (RESV, MOSAIC) else windowed(name)
-        if name == MOSAIC:
+        own = entry(name) if name in set(ON_CORE).difference(WINDOWED) else windowed(name)
+        if hasattr(own.params, "arithmetic"):
             own = replace(own, params=replace(own.params, arithmetic="hardware"))
         mine = [one for one in rest if one.startswith(f"{name}.")]
         rest = [one for one in rest if one not in mine]
-        check(not mine or name != RESV, "-p", " ".join(mine), "has no effect here: give the hardware's parameters")
+        check(not mine or name != "resv", "-p", " ".join(mine), "has no effect here: give the hardware's parameters")
         pairs = dict(one.removeprefix(f"{name}.").partition("=")[::2] for one in mine)
         found[name] = replace(own, params=override(own.params, pairs, f"{name}."))
         how = getattr(found[name].params, "arithmetic", "hardware")

@@ -24,7 +24,7 @@ while the DRE fetches. The fetch of the last table has until the next layer's ke
 The model leaves out the write of new entries to home memory: 1.3 MB a frame, against the direction of fetches.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -109,6 +109,23 @@ def branch(v: Vrex, p: Point, rows: int) -> list[StageShare]:
     return [*steps, StageShare(Load(vpe=rows * scan_macs(p.branch, p.model.width) * CLOCK / v.lanes), 0)]
 
 
+def assembled(v: Vrex, p: Point, decode: Callable[[Timeline], float]) -> Pass:
+    """A pass: the encoder of a frame, the layers, the vocabulary.
+
+    decode : enters the layers into the timeline, and returns the bytes that they fetched
+    """
+    line, m = Timeline(), p.model
+    if p.frame:
+        steps = encoder(v, p)
+        took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
+        line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.batch * p.vision.macs)
+    fetched = decode(line)
+    rows = p.batch if p.frame else p.batch * p.rows
+    step = vocabulary(v, rows, m.width, m.vocab)
+    line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, 2.0 * rows * m.width * m.vocab)
+    return Pass(line.stages, fetched, watts(v, line, fetched))
+
+
 @lru_cache(maxsize=512)
 def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[float, float]:
     """Latency in seconds, then bytes per second, of reads over the link from the drive or the host's memory.
@@ -162,7 +179,7 @@ class _Run:
         if self.home:
             self.layer.check_tables(self.home, self.clusters)
         self.predicts = self.home > 0 and bool(0 < self.shares.mean() < 1)
-        self.line = Timeline()
+        self.line: Timeline
         self.came: dict[int, float] = {}  # when the entries that a layer has chosen for the next one are there
         self.start = 0.0  # of the first layer; where nothing is chosen, all fetches are asked for then
         self.fetched = 0.0
@@ -280,20 +297,12 @@ class _Run:
         walk = fetch(self.v, self.home * float(self.shares.mean()), float(self.shares.mean()), self.sizes)[1]
         return self.keys() + self.switches() + walk * self.layer.tables if self.predicts else Demand()
 
-    def play(self) -> Pass:
-        """The whole pass."""
-        v, p, m = self.v, self.p, self.p.model
-        if p.frame:
-            steps = encoder(v, p)
-            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
-            self.line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.batch * p.vision.macs)
-        self.start = self.line.free.get("LXE", 0.0)
-        for layer in range(m.layers):
+    def decoded(self, line: Timeline) -> float:
+        """All layers; returns the bytes that were fetched."""
+        self.line, self.start = line, line.free.get("LXE", 0.0)
+        for layer in range(self.p.model.layers):
             self.decode(layer)
-        self.crowd = 1.0
-        rows = p.batch if p.frame else p.batch * p.rows
-        self.lxe(-1, "vocabulary", [vocabulary(v, rows, m.width, m.vocab)], 0.0, 2.0 * rows * m.width * m.vocab)
-        return Pass(self.line.stages, self.fetched, watts(v, self.line, self.fetched))
+        return self.fetched
 
 
 def run(v: Vrex, p: Point, selection: Selection, free: Container[str] = ()) -> Pass:
@@ -303,7 +312,7 @@ def run(v: Vrex, p: Point, selection: Selection, free: Container[str] = ()) -> P
 
     Raises `ParamError` where the hardware cannot run the model or hold the caches.
     """
-    return _Run(v, p, selection, free).play()
+    return assembled(v, p, _Run(v, p, selection, free).decoded)
 
 
 def _packed(step: StageShare, entries: float) -> StageShare:

@@ -1,27 +1,27 @@
 """Times and memory of the policies that a core can run, on one platform and model: who suits it, and when.
 
-Windows are timed by their programs (`sim.system.window_pass`), Mosaic by its own (`sim.system.mosaic_pass`), ReSV by
-its own (`sim.system.accelerator`), with the same encoder, vocabulary, gap, barriers and memories.
+Each is timed by its programs (`KINDS`), with the same encoder, vocabulary, gap, barriers and memories.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.inputs.codec import Coded
 from openvrex.golden.policies.registry import Entry
-from openvrex.sim.system.device_memory import arrays
+from openvrex.golden.policies.window_decisions import WINDOWED
+from openvrex.sim.system.core_pass import CorePass, Given
+from openvrex.sim.system.limits import binds, length
 from openvrex.sim.system.memory_curves import Curve
-from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
-from openvrex.sim.system.passes import lacks, legend, mark, simulate
+from openvrex.sim.system.passes import legend
 from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.resv_pass import ResvPass
 from openvrex.sim.system.timeline import Pass, Point
-from openvrex.sim.system.window_demand import demand
 from openvrex.sim.system.window_pass import WindowPass
 from openvrex.sim.system.workload import Decoder, Selection
 
-RESV, MOSAIC = "resv", "mosaic"
+KINDS: dict[str, type[CorePass]] = {"resv": ResvPass, "mosaic": MosaicPass, **dict.fromkeys(WINDOWED, WindowPass)}
 CACHES = (1024, 4096, 10240, 40960)
 FULL_MEMORY = 0.9  # of a stage's seconds, from which on the device memory limits it
 
@@ -55,7 +55,7 @@ class Row:
 
 def limit(v: Vrex, p: Pass) -> str:
     """The resource that is busy longest; of the LXE, whether it waits for the device memory most of the time."""
-    most = max(("LXE", "DRE", "link"), key=p.busy)
+    most = binds(p)
     if most != "LXE":
         return most
     own = [s for s in p.stages if s.resource == "LXE"]
@@ -63,79 +63,24 @@ def limit(v: Vrex, p: Pass) -> str:
     return "device memory" if bound > p.busy("LXE") / 2 else "cores"
 
 
-def window_row(
-    v: Vrex, name: str, entry: Entry, model: Decoder, cache: int, coded: Sequence[Coded | None], at_once: int
-) -> Row:
-    """A policy that chooses by positions."""
+def row(v: Vrex, name: str, entry: Entry, point: Point, given: Given) -> Row:
+    """A policy behind the tokens of `point`."""
     try:
-        w = WindowPass(v, demand(entry, model, cache, coded, at_once), Point(cache, model=model))
-        if w.device_bytes > v.capacity:
-            return Row(name, cache, lacks=_short(v, w.device_bytes))
-        frame, token = w.frame(), w.token()
+        own = KINDS[name].of(v, entry, point, given)
+        if missing := own.lacks:
+            return Row(name, point.cache, lacks=missing)
+        frame, token = own.frame(), own.token()
     except ParamError as e:
-        return Row(name, cache, lacks=str(e))
-    ms = 1e3 * frame.seconds, 1e3 * max(w.frames()), 1e3 * token.seconds
-    return Row(name, cache, w.d.rows, w.d.held, *ms, w.held_bytes / 1e6, limit=limit(v, frame))
+        return Row(name, point.cache, lacks=str(e))
+    mean, slowest, one = (1e3 * x for x in (frame.seconds, own.slowest(frame), token.seconds))
+    device, home, fetched = (x / 1e6 for x in (own.held_bytes, own.home, frame.fetched))
+    limits, attended = limit(v, frame) + own.mark, own.attended(frame)
+    return Row(name, point.cache, own.rows, attended, mean, slowest, one, device, home, fetched, limits)
 
 
-def resv_row(v: Vrex, model: Decoder, cache: int, shares: Selection) -> Row:
-    """ReSV, which recalls all of the stream."""
-    at = Point(cache, model=model)
-    try:
-        if missing := lacks(v, at, shares):
-            return Row(RESV, cache, lacks=missing)
-        frame, token = (simulate(v, p, shares) for p in (at, replace(at, rows=1, frame=False)))
-    except ParamError as e:
-        return Row(RESV, cache, lacks=str(e))
-    recent = min(cache, v.core.dre.kvmu.recent)
-    attended = recent + round(
-        frame.fetched / model.token_bytes * v.core.dre.kvmu.entry_bytes / v.core.dre.kvmu.home_bytes
-    )
-    held = arrays(v, at, shares)
-    beside = sum(held.values()) - held["weights"]
-    home = cache * model.token_bytes * v.core.dre.kvmu.home_bytes / v.core.dre.kvmu.entry_bytes
-    ms = 1e3 * frame.seconds, 1e3 * frame.seconds, 1e3 * token.seconds
-    sizes = beside / 1e6, home / 1e6, frame.fetched / 1e6
-    return Row(RESV, cache, at.rows, attended, *ms, *sizes, limit(v, frame) + mark(v, at, shares))
-
-
-def mosaic_row(v: Vrex, entry: Entry, model: Decoder, cache: int) -> Row:
-    """Mosaic, which recalls all of the stream by clusters of keys, as far as its programs run on one core."""
-    try:
-        w = MosaicPass(v, MosaicDemand(entry.params, WORLD, cache), Point(cache, model=model))
-        if w.device_bytes > v.capacity:
-            return Row(MOSAIC, cache, lacks=_short(v, w.device_bytes))
-        frame, token = w.frame(), w.token()
-    except ParamError as e:
-        return Row(MOSAIC, cache, lacks=str(e))
-    ms = 1e3 * frame.seconds, 1e3 * frame.seconds, 1e3 * token.seconds
-    sizes = w.held_bytes / 1e6, w.d.home * model.token_bytes / 1e6, frame.fetched / 1e6
-    return Row(MOSAIC, cache, w.d.frame_tokens, w.d.attended, *ms, *sizes, limit(v, frame))
-
-
-def _short(v: Vrex, need: int) -> str:
-    return f"{need / 2**30:,.0f} of {v.capacity / 2**30:,.0f} GiB of device memory"
-
-
-def compare(
-    v: Vrex,
-    policies: Mapping[str, Entry],
-    model: Decoder,
-    caches: Sequence[int],
-    shares: Selection,
-    coded: Sequence[Coded | None] = (None,),
-    at_once: int = 16,
-) -> list[Row]:
+def compare(v: Vrex, policies: Mapping[str, Entry], model: Decoder, caches: Sequence[int], given: Given) -> list[Row]:
     """A row for each policy and length of the stream; the entry of ReSV has no effect."""
-
-    def row(name: str, entry: Entry, cache: int) -> Row:
-        if name == RESV:
-            return resv_row(v, model, cache, shares)
-        if name == MOSAIC:
-            return mosaic_row(v, entry, model, cache)
-        return window_row(v, name, entry, model, cache, coded, at_once)
-
-    return [row(name, entry, n) for name, entry in policies.items() for n in caches]
+    return [row(v, name, entry, Point(n, model=model), given) for name, entry in policies.items() for n in caches]
 
 
 def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:
@@ -145,11 +90,13 @@ def curve(v: Vrex, rows: Sequence[Row], shares: Selection) -> Curve:
         *("device MB", "home MB", "MB fetched", "limit"),
     )
     shown = []
-    for r in rows:
-        size = f"{r.cache >> 10}K" if r.cache % 1024 == 0 else f"{r.cache:,}"
-        figures = (f"{r.rows:.1f}", f"{r.attended:,}", f"{r.frame:.1f}", f"{r.slowest:.1f}", f"{r.token:.1f}")
-        sizes = f"{r.device:,.0f}", f"{r.home:,.0f}", f"{r.fetched:,.0f}"
-        blank = ("-",) * (len(figures) + len(sizes))
-        shown.append((r.policy, size, *(blank if r.lacks else figures + sizes), r.lacks or r.limit))
+    for (policy, lacks), same in groupby(rows, lambda r: (r.policy, r.lacks)):
+        if lacks:  # one line for all lengths
+            shown.append((policy, ", ".join(length(r.cache) for r in same), *("-",) * (len(head) - 3), lacks))
+            continue
+        for r in same:
+            figures = (f"{r.rows:.1f}", f"{r.attended:,}", f"{r.frame:.1f}", f"{r.slowest:.1f}", f"{r.token:.1f}")
+            sizes = f"{r.device:,.0f}", f"{r.home:,.0f}", f"{r.fetched:,.0f}"
+            shown.append((policy, length(r.cache), *figures, *sizes, r.limit))
     title = f"Policies of a core on {v.name}; resv: {shares.name}; device MB: all arrays but the weights"
     return Curve(legend(title, shown), head, shown)

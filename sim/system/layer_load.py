@@ -10,19 +10,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
-from openvrex.golden.program.isa import LxeFormat, Opcode, encode
+from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register, Team
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.hdl.params import CoreParams
-from openvrex.sim.units.loader_time import cut
-from openvrex.sim.units.lxe_time import busy
-from openvrex.sim.units.sequencer_time import trace
+from openvrex.sim.system.share_cycles import BURSTS, busy_for, executed
 
-LONGEST = 10_000_000  # steps of a program
 FETCHED = 1 << 16  # most entries of a FETCH
 ATTENTION = ("resident", "scores", "softmax", "values")  # stages whose work grows with the attended entries
 WEIGHTS, KV = 1 << 34, 1 << 36  # addresses far apart, so that no burst is cut because of another array
@@ -64,19 +60,9 @@ def _executed(
     core: CoreParams, latency: int, plan: LayerPlan, stage: str, registers: Mapping[int, int]
 ) -> tuple[Load, dict[int, int]]:
     """The load of a stage of a plan, and the registers that it leaves."""
-    program = [encode(i) for i in plan.program(stage, stage)]
-    ran = trace(core, program, {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV}, LONGEST)
-    steps = ran.steps
-    check(steps[-1].op == Opcode.HALT, "steps", len(steps), f"must be fewer: {stage} does not end")
-    work = {"dpe": 0, "vpe": 0, "load": 0, "store": 0}
-    waits = {"load": 0, "store": 0}  # latency of all bursts
-    for step in steps:
-        for unit, cycles in busy(core, step).items():
-            work[unit] += cycles
-            if unit in waits:
-                bursts = cut(core, step.beat, joined=unit == "load")
-                waits[unit] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
-    port = max(max(work[way], waits[way] / core.lxe.bursts) for way in waits)
+    ran = executed(core, plan.program(stage, stage), {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV})
+    work = busy_for(core, latency, ran.steps)
+    port = max(max(work[way], work[waits] / core.lxe.bursts) for way, waits in BURSTS.items())
     load = Load(work["dpe"], work["vpe"], port, (work["load"] + work["store"]) * core.lxe.bus_bytes)
     return load, dict(enumerate(ran.registers))
 

@@ -45,7 +45,7 @@ def limits(at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, only:
             continue
         rows.append((name, *(_cell(v, replace(at, cache=c), shares, _limit) for c in caches)))
     title = f"{_pass(at)}, batch {at.batch}: ms, and what works longest, or what memory it lacks; {shares.name}"
-    return Curve(legend(title, rows), ("platform", *(_size(c) for c in caches)), rows)
+    return Curve(legend(title, rows), ("platform", *(length(c) for c in caches)), rows)
 
 
 # N_HCU-h, N_HCU-w, N_WTU-h, N_WTU-w: one larger than V-Rex VI-A, then V-Rex VI-A, then ever smaller.
@@ -64,7 +64,7 @@ def engines(
             changed = v.changed(*(f"{name}={n}" for name, n in sizes.items()))
             cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
-    title = f"{_pass(at)} at {_size(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"
+    title = f"{_pass(at)} at {length(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"
     return Curve(legend(title, rows), ("platform", "N_HCU", "N_WTU", *(f"batch {n}" for n in batches)), rows)
 
 
@@ -84,5 +84,6 @@ def _engine(p: Pass) -> str:
     return f"{p.seconds * 1e3:.1f} ({p.busy('DRE') * 1e3:.1f})"
 
 
-def _size(tokens: int) -> str:
+def length(tokens: int) -> str:
+    """A number of tokens as text."""
     return f"{tokens >> 10}K" if tokens % 1024 == 0 else f"{tokens:,}"

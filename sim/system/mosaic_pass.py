@@ -9,14 +9,17 @@ Left out: the host's own time between programs, and offloads over the link, whic
 Encoder, vocabulary and the gap of a layer are those of a pass with retrieval (`sim.system.accelerator`).
 """
 
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Self
 
 import numpy as np
 
 from openvrex.golden.function_params import check
-from openvrex.hdl.params import CLOCK
-from openvrex.sim.system.accelerator import encoder, seconds, transfer, vocabulary, watts
-from openvrex.sim.system.mosaic_demand import MosaicDemand
+from openvrex.golden.policies.registry import Entry
+from openvrex.sim.system.accelerator import assembled, transfer
+from openvrex.sim.system.core_pass import CorePass, Given
+from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_share import Counts, MosaicShare
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.timeline import Pass, Point, Timeline
@@ -25,29 +28,27 @@ READS = 256  # of the sample that gives the link's rate
 CLUSTERING = ("assign", "split", "create", "offload")  # behind the last layer, for each layer
 
 
-class MosaicPass:
-    """Frames and tokens of one stream on a platform.
+class MosaicPass(CorePass):
+    """Frames and tokens of one stream under Mosaic, which recalls all of it. `d` : what it asks for"""
 
-    d : what the policy asks for
-
-    Raises `ParamError` where the hardware has no program for it, or no room.
-    """
+    own_share = "whose share is mosaic.ratio"
 
     def __init__(self, v: Vrex, d: MosaicDemand, point: Point):
         check(point.batch == 1, "batch", point.batch, "must be 1: each stream has clusters, and passes of its own")
-        self.v, self.d, self.point = v, d, point
-        self.share = MosaicShare(v.system, point.model, d, v.latency)
+        super().__init__(v, point)
+        self.d, self.share = d, MosaicShare(v.system, point.model, d, v.latency)
+        self.rows, self.most, self.note = d.frame_tokens, d.attended, f"{d.attended} attended"
+        self.home = d.home * point.model.token_bytes
+
+    @classmethod
+    def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
+        return cls(v, MosaicDemand(entry.params, WORLD, point.cache), point)
 
     @property
     def held_bytes(self) -> int:
         """Bytes of device memory beside the weights: slots and clusters of all layers, what programs pass on."""
         plan = self.share.plan
         return (plan.kv.size - plan["home"].size) * self.point.model.layers + plan.work.size
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of device memory, with both models' weights."""
-        return 2 * (self.point.model.pass_weights + self.point.vision.weights) + self.held_bytes
 
     def fetched(self, entries: float) -> tuple[float, float]:
         """Seconds of link and drive for so many entries of a layer, and their bytes."""
@@ -67,11 +68,9 @@ class MosaicPass:
         return transfer(self.v.link, self.v.ssd, addr.tobytes(), n.tobytes())
 
     def frame(self) -> Pass:
-        """The mean frame."""
         return self._pass(0)
 
     def token(self) -> Pass:
-        """A generated token."""
         return self._pass(1)
 
     def question(self) -> Pass:
@@ -79,18 +78,16 @@ class MosaicPass:
         return self._pass(self.d.longest)
 
     def _pass(self, text: int) -> Pass:
-        v, p, m, d, line = self.v, self.point, self.point.model, self.d, Timeline()
-        rows, frame = text or d.frame_tokens, not text
-        if frame:
-            steps = encoder(v, p)
-            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
-            line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.vision.macs)
+        return assembled(self.v, replace(self.point, rows=1, frame=not text), partial(self._decode, text))
+
+    def _decode(self, text: int, line: Timeline) -> float:
+        v, m, d = self.v, self.point.model, self.d
+        rows = text or d.frame_tokens
 
         def lxe(
             layer: int, name: str, counts: Counts, after: float = 0.0, ops: float = 0.0, times: float = 1.0
         ) -> float:
-            took = max(counts["cycles"] / CLOCK, counts["bytes"] / v.bandwidth) * times
-            return line.put(layer, name, "LXE", took, after, counts["bytes"] * times, ops)
+            return line.put(layer, name, "LXE", self.took(counts) * times, after, counts["bytes"] * times, ops)
 
         products = {name: 2.0 * rows * k * n for name, (k, n) in m.matrices.items()}
         rest = sum(products.values()) - products["qkv"] + 2.0 * m.attention_macs(rows, d.attended)
@@ -115,11 +112,9 @@ class MosaicPass:
                 ready = lxe(layer, "copy", own["fetch"], ready)
             lxe(layer, "attend", own["attend"], ready, rest)
         for name in CLUSTERING:
-            if frame and name in own:
+            if not text and name in own:
                 lxe(-1, name, own[name], times=m.layers)
-        step = vocabulary(v, 1, m.width, m.vocab)
-        line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, 2.0 * m.width * m.vocab)
-        return Pass(line.stages, moved, watts(v, line, moved))
+        return moved
 
     def _link(self, line: Timeline, layer: int, entries: float, asked: float) -> tuple[float, float]:
         """A fetch over the link; when it has come, and its bytes."""

@@ -21,18 +21,16 @@ from openvrex.golden.policies.mosaic import Mosaic
 from openvrex.golden.policies.mosaic_core import CoreLayer, Job, MosaicDriver
 from openvrex.golden.program.bus_memory import Memory
 from openvrex.golden.program.cluster_stages import ANSWERS, NUMBER
-from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.isa import encode
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.mosaic_plan import MosaicPlan
 from openvrex.golden.retrieval.centroids import ROUNDS
 from openvrex.hdl.params import SystemParams
 from openvrex.sim.system.mosaic_demand import MosaicDemand
-from openvrex.sim.system.share_cycles import DEVICE, LONGEST, UNITS, WEIGHTS, work
+from openvrex.sim.system.share_cycles import COUNTS, DEVICE, WEIGHTS, executed, work
 from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.lxe_time import LxeTime
-from openvrex.sim.units.sequencer_time import trace
 
-COUNTS = ("cycles", *UNITS, "bytes")
 Counts = dict[str, float]
 
 
@@ -203,7 +201,8 @@ class MosaicShare:
         """`COUNTS` of programs, one after the other."""
         out: Counts = dict.fromkeys(COUNTS, 0)
         for job in jobs:
-            for name, n in _played(self.system, self.latency, _key(job)).items():
+            key = tuple(encode(i) for i in job.program), tuple(sorted(job.registers.items()))
+            for name, n in _played(self.system, self.latency, *key).items():
                 out[name] += n
         return out
 
@@ -265,22 +264,11 @@ def _layer(share: MosaicShare, text: int, first: bool, last: bool) -> tuple[tupl
     return tuple(out.items())
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A program and its registers; equal ones take the same cycles."""
-
-    words: tuple[int, ...]
-    registers: tuple[tuple[int, int], ...]
-
-
-def _key(job: Job) -> _Key:
-    return _Key(tuple(encode(i) for i in job.program), tuple(sorted(job.registers.items())))
-
-
 @lru_cache(maxsize=4096)
-def _played(system: SystemParams, latency: int, key: _Key) -> Counts:
-    ran = trace(system.core, list(key.words), dict(key.registers), LONGEST)
-    check(ran.code == Status.DONE, "status", ran.code.name, f"must be DONE: the program ended at {ran.pc}")
+def _played(
+    system: SystemParams, latency: int, program: tuple[int, ...], registers: tuple[tuple[int, int], ...]
+) -> Counts:
+    ran = executed(system.core, program, dict(registers))
     cycles = LxeTime(system.core, latency).run(ran.steps)
     units = work(system.core, latency, ran.steps)
     moved = (units["load"] + units["store"]) * system.core.lxe.bus_bytes

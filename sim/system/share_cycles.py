@@ -8,7 +8,7 @@ What depends on data is laid down: every token compares all clusters and joins o
 tokens are cached, and tokens reached the clusters in turn, so no block of a cluster follows another one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
-from openvrex.golden.program.isa import Opcode, Retrieve, Status, StoreTo, encode
+from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, StoreTo, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.share_plan import OF_TABLES, SharePlan, shared_space
@@ -35,6 +35,7 @@ from openvrex.sim.units.table_port_time import TablePortTime
 from openvrex.sim.units.wtu_time import RowPlan, WtuTime
 
 UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
+COUNTS = ("cycles", *UNITS, "bytes")  # of a stage
 BURSTS = {"load": "reads", "store": "writes"}
 LONGEST = 10_000_000  # steps of a program
 # Addresses far apart, so that no burst is cut because of another array: the core's and its team's work, weights, rings
@@ -187,10 +188,7 @@ class CoreShare:
 
     def traced(self, plan: LayerPlan, stages: list[str], registers: dict[int, int]) -> Trace:
         """The steps of some stages of a plan."""
-        program = [encode(i) for i in plan.program(stages[0], stages[-1])]
-        out = trace(self.core, program, registers, LONGEST, self.retrieved(stages))
-        check(out.code == Status.DONE, "status", out.code.name, f"must be DONE: the program ended at {out.pc}")
-        return out
+        return executed(self.core, plan.program(stages[0], stages[-1]), registers, self.retrieved(stages))
 
     def retrieved(self, stages: list[str]) -> Iterator[dict[int, int]]:
         """The registers that each RETRIEVE of some stages sets."""
@@ -292,8 +290,27 @@ def by_stage(
     return out
 
 
+def executed(
+    core: CoreParams,
+    program: Iterable[Instruction | int],
+    registers: Mapping[int, int],
+    retrieved: Iterable[dict[int, int]] = (),
+) -> Trace:
+    """The steps of a program of instructions or words; `retrieved` as of `trace`. Raises `ParamError` if it fails."""
+    words = [i if isinstance(i, int) else encode(i) for i in program]
+    out = trace(core, words, {int(k): int(v) for k, v in registers.items()}, LONGEST, retrieved)
+    check(out.code == Status.DONE, "status", out.code.name, f"must be DONE: the program ended at {out.pc}")
+    return out
+
+
 def work(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int]:
     """Cycles in which steps keep each of `UNITS` busy."""
+    out = busy_for(core, latency, steps)
+    return out | {name: out[name] // core.lxe.bursts for name in BURSTS.values()}
+
+
+def busy_for(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int]:
+    """As `work`, with the latency of all bursts as if one were in flight at a time."""
     out = dict.fromkeys(UNITS, 0)
     for step in steps:
         for unit, n in busy(core, step).items():
@@ -301,7 +318,7 @@ def work(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int
             if unit in BURSTS:
                 bursts = cut(core, step.beat, joined=unit == "load")
                 out[BURSTS[unit]] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
-    return out | {name: out[name] // core.lxe.bursts for name in BURSTS.values()}
+    return out
 
 
 def _copies(step: Executed) -> bool:

@@ -9,15 +9,17 @@ no program of several cores computes yet. Nothing crosses the link.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 from openvrex.golden.function_params import check
-from openvrex.hdl.params import CLOCK
-from openvrex.sim.system.accelerator import branch, encoder, seconds, vocabulary, watts
+from openvrex.golden.policies.registry import Entry
+from openvrex.sim.system.accelerator import assembled, branch, seconds
+from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.layer_load import Load
-from openvrex.sim.system.layer_share import StageShare
+from openvrex.sim.system.layer_share import REST, StageShare
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.timeline import Pass, Point, Timeline
-from openvrex.sim.system.window_demand import BlockDemand, WindowDemand
+from openvrex.sim.system.window_demand import BlockDemand, WindowDemand, demand
 from openvrex.sim.system.window_share import TURNING, WindowShare
 
 # Stages of the programs by the names that a pass with retrieval gives them.
@@ -26,23 +28,23 @@ NAMES = {
     "qkv": ("norm1", "qkv", "rotary", "entries", "append"),
     "attention": ("scores", "softmax", "values", "join"),
     "branch": ("branch",),
-    "out": ("output", "add_output"),
-    "gate_up": ("norm2", "gate_up"),
-    "down": ("down", "add_down"),
+    **REST,
 }
 
 
-class WindowPass:
-    """Frames and tokens of one stream on a platform.
+class WindowPass(CorePass):
+    """Frames and tokens of one stream under a policy that chooses by positions. `d` : what it asks for"""
 
-    d : what the policy asks for
-
-    Raises `ParamError` where the hardware has no program for it.
-    """
+    own_share = "which fetches nothing"
 
     def __init__(self, v: Vrex, d: WindowDemand, point: Point):
         check(point.batch == 1, "batch", point.batch, "must be 1: each stream has a window, and passes of its own")
-        self.v, self.d, self.point = v, d, replace(point, branch=d.branch)
+        super().__init__(v, replace(point, branch=d.branch))
+        self.d, self.rows, self.most, self.note = d, d.rows, d.held, f"{d.held} tokens held"
+
+    @classmethod
+    def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
+        return cls(v, demand(entry, point.model, point.cache, given.coded, given.at_once), point)
 
     @cached_property
     def largest(self) -> WindowShare:
@@ -61,61 +63,51 @@ class WindowPass:
         state = s.expand * m.width * (4 * s.state + 2 * (s.conv - 1)) if s else 0  # FP32, and the last inputs in BF16
         return entries + m.layers * state + self.largest.window.work.size * self.v.cores
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of device memory."""
-        return self.point.device_bytes + self.held_bytes
-
     def stages(self, block: BlockDemand) -> Iterator[tuple[str, float, float]]:
         """Name, seconds and bytes of each stage of a layer, of all passes and turned keys of a block."""
         for keys, fresh in block.turned:
             for name, counts in self.largest.turning(keys, fresh).items():
-                yield name, *self._timed(counts)
+                yield name, self.took(counts), counts["bytes"]
         for tokens in block.passes:
             for name, counts in self.share(tokens).layer().items():
-                yield name, *self._timed(counts)
+                yield name, self.took(counts), counts["bytes"]
             steps = branch(self.v, self.point, tokens)
             yield "branch", seconds(self.v, steps), sum(x.bytes for x in steps)
 
-    def _timed(self, counts: dict[str, int]) -> tuple[float, float]:
-        return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth), counts["bytes"]
-
     def frame(self) -> Pass:
-        """The mean frame of the demand."""
         return self._mean(self.d.frames, True)
 
     def token(self) -> Pass:
-        """A generated token."""
         return self._mean((self.d.token,), False)
+
+    def slowest(self, frame: Pass) -> float:
+        return max(self.frames())
 
     def frames(self) -> list[float]:
         """Seconds of each frame of the demand."""
         return [self._mean((one,), True).seconds for one in dict.fromkeys(self.d.frames)]
 
     def _mean(self, blocks: tuple[BlockDemand, ...], frame: bool) -> Pass:
-        v, p, m, line = self.v, self.point, self.point.model, Timeline()
+        p, m = replace(self.point, rows=1, frame=frame), self.point.model
         known = {block: list(self.stages(block)) for block in set(blocks)}
         found = [one for block in blocks for one in known[block]]
         runs = sum(len(b.passes) for b in blocks) / len(blocks)
         rows = sum(sum(b.passes) for b in blocks) / len(blocks)
-        if frame:
-            steps = encoder(v, p)
-            took, moved = v.gap * p.vision.layers + seconds(v, steps), sum(x.bytes for x in steps)
-            line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.vision.macs)
-        waits = seconds(v, [StageShare(Load(), 0, self.largest.barriers)]) * runs
-        for layer in range(m.layers):
-            line.put(layer, "gap", "LXE", v.gap)
-            for name, own in NAMES.items():
-                mine = [one for one in found if one[0] in own]
-                took, moved = (sum(float(one[k]) for one in mine) / len(blocks) for k in (1, 2))
-                ops = 2.0 * rows * (m.matrices[name][0] * m.matrices[name][1] if name in m.matrices else 0)
-                if name == "attention":
-                    ops = 2.0 * m.attention_macs(1, self.d.held) * rows
-                if name == "branch":
-                    ops = 2.0 * rows * sum(k * n for k, n in p.branch_products.values())
-                if took or ops:
-                    line.put(layer, name, "LXE", took + waits * (name == "out"), 0.0, moved, ops)
-        step = vocabulary(v, 1, m.width, m.vocab)
-        ops = 2.0 * m.width * m.vocab
-        line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, ops)
-        return Pass(line.stages, 0.0, watts(v, line, 0.0))
+        waits = seconds(self.v, [StageShare(Load(), 0, self.largest.barriers)]) * runs
+
+        def decode(line: Timeline) -> float:
+            for layer in range(m.layers):
+                line.put(layer, "gap", "LXE", self.v.gap)
+                for name, own in NAMES.items():
+                    mine = [one for one in found if one[0] in own]
+                    took, moved = (sum(float(one[k]) for one in mine) / len(blocks) for k in (1, 2))
+                    ops = 2.0 * rows * (m.matrices[name][0] * m.matrices[name][1] if name in m.matrices else 0)
+                    if name == "attention":
+                        ops = 2.0 * m.attention_macs(1, self.d.held) * rows
+                    if name == "branch":
+                        ops = 2.0 * rows * sum(k * n for k, n in p.branch_products.values())
+                    if took or ops:
+                        line.put(layer, name, "LXE", took + waits * (name == "out"), 0.0, moved, ops)
+            return 0.0
+
+        return assembled(self.v, p, decode)

@@ -20,22 +20,19 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import RetrievalShape
-from openvrex.golden.program.isa import Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register, Team
 from openvrex.golden.program.share_plan import SharePlan, shared_space
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.hdl.params import SystemParams
-from openvrex.sim.system.share_cycles import DEVICE, LONGEST, TEAM, UNITS, WEIGHTS, WORK, by_stage
+from openvrex.sim.system.share_cycles import COUNTS, DEVICE, TEAM, UNITS, WEIGHTS, WORK, by_stage, executed
 from openvrex.sim.system.window_demand import WindowDemand
 from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.lxe_time import LxeTime
-from openvrex.sim.units.sequencer_time import trace
 
 ATTENTION = ("scores", "softmax", "values")
 TURNING = ("keep", "turn")
-COUNTS = ("cycles", *UNITS, "bytes")
 
 
 @dataclass(frozen=True)
@@ -159,11 +156,9 @@ class WindowShare:
     def played(self, part: Part) -> dict[str, dict[str, int]]:
         """`COUNTS` of the stages of a program."""
         core, plan = self.system.core, part.plan
-        program = [encode(i) for i in plan.program(part.stages[0], part.stages[-1])]
-        ran = trace(core, program, self.registers(part), LONGEST)
-        check(ran.code == Status.DONE, "status", ran.code.name, f"must be DONE: the program ended at {ran.pc}")
-        cycles = LxeTime(core, self.latency).run(ran.steps)
-        found = by_stage(core, self.latency, plan, part.stages, ran.steps, cycles)
+        steps = executed(core, plan.program(part.stages[0], part.stages[-1]), self.registers(part)).steps
+        cycles = LxeTime(core, self.latency).run(steps)
+        found = by_stage(core, self.latency, plan, part.stages, steps, cycles)
         for counts in found.values():
             counts["bytes"] = (counts["load"] + counts["store"]) * core.lxe.bus_bytes * part.cores
         return {name: {k: n * part.times for k, n in counts.items()} for name, counts in found.items()}
@@ -180,8 +175,7 @@ class WindowShare:
             given |= plan.addresses(np.arange(plan.shape.tokens), WEIGHTS, DEVICE)
         else:
             given |= plan.registers(0, self.behind, WEIGHTS, DEVICE)
-        given |= {Register.WEIGHTS: WEIGHTS, Register.KV: DEVICE}
-        return {int(k): int(v) for k, v in given.items()}
+        return given | {Register.WEIGHTS: WEIGHTS, Register.KV: DEVICE}
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.policies.stream_runs import DecoderStream, Options
 from openvrex.hdl.params import CLOCK
 from openvrex.scripts.main import app
-from openvrex.scripts.run import answer_command
+from openvrex.scripts.run import answer_command, run_options
 from openvrex.tb.library import small_models
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
@@ -43,7 +43,7 @@ def small(monkeypatch):
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
     monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens: small_models.host(own))
-    monkeypatch.setattr(answer_command, "WORKERS", 1)
+    monkeypatch.setattr(run_options, "WORKERS", 1)
     monkeypatch.setattr(VideoQuestion, "pictures", lambda self: [np.zeros((4, 4, 3), np.uint8)] * self.frames)
     monkeypatch.setattr(VideoQuestion, "parts", lambda self, pictures, decoder, told: small_models.parts(own, SIZES))
     return own

@@ -20,7 +20,6 @@ from mkdocs.exceptions import Abort
 from typer.main import get_command
 
 from openvrex.golden.function_params import ParamError, ReSVParams
-from openvrex.golden.policies.stream_runs import Options
 from openvrex.golden.policies.window_decisions import WINDOWED
 from openvrex.golden.retrieval.clustering import Clusterer
 from openvrex.golden.retrieval.kvmap import KvMap
@@ -33,7 +32,8 @@ from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
 from openvrex.scripts.run import run_folder
-from openvrex.scripts.run.policy_run import Asked, split
+from openvrex.scripts.run.policy_run import split
+from openvrex.scripts.run.run_options import Watching
 from openvrex.tb.library.runner import BUILD, ROOT
 
 PAGES = {p.relative_to(ROOT / "docs").as_posix(): p for p in sorted(Path(ROOT, "docs").rglob("*.md"))}
@@ -205,7 +205,7 @@ def wrong(line: str) -> str:
             system = override(preset(base), rest)
             for one, own in owned.items():
                 if own:
-                    run_folder.kind(one)(Asked(one, own, "", Options(), 1, 0), system)
+                    run_folder.KINDS[one](one, own, Watching(), system)
     except ParamError as e:
         return str(e)
     return ""

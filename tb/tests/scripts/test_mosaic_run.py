@@ -86,12 +86,12 @@ def test_mosaic_on_the_rtl(small, tmp_path, core):
 
 
 def test_events_that_never_happened_are_told():
-    result = {"events": dict.fromkeys(EVENTS, 1) | {"split": 0, "covered": 0}}
+    result = {"policy": "mosaic", "events": dict.fromkeys(EVENTS, 1) | {"split": 0, "covered": 0}}
     assert MosaicRun.missing(result) == [
         "mosaic: nothing was split or covered in this stream: more --frames, a smaller window or thresholds "
         "(-p mosaic.NAME=VALUE) show it"
     ]
-    assert not MosaicRun.missing({"events": dict.fromkeys(EVENTS, 1)})
+    assert not MosaicRun.missing({"policy": "mosaic", "events": dict.fromkeys(EVENTS, 1)})
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import json
 import re
 from collections import deque
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.numerics import BF16
@@ -20,10 +21,14 @@ from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.params import override, preset
 from openvrex.scripts.check.verify_command import FIXTURE
-from openvrex.scripts.main import app
-from openvrex.scripts.run import pass_engine
+from openvrex.scripts.main import GROUPS, app
+from openvrex.scripts.run import pass_engine, policy_run, run_folder
 from openvrex.scripts.run import resv_command as run
+from openvrex.scripts.run.policy_run import PolicyRun
 from openvrex.scripts.run.run_folder import load
+from openvrex.scripts.run.run_options import Playing
+from openvrex.scripts.run.windows_command import WindowRun
+from openvrex.scripts.simulate.window_options import ON_CORE
 from openvrex.tb.checks.core_checks import SHAPE, params
 from openvrex.tb.library.decoder_layers import DecoderLayers
 from openvrex.tb.library.page_rules import faults
@@ -240,7 +245,7 @@ class Engine:
 def differences(request, monkeypatch):
     """The differences of the second pass of a run in which nothing is simulated."""
     monkeypatch.setattr(run, "DecoderLayers", Layers)
-    monkeypatch.setattr(run, "emit", lambda *given: None)
+    monkeypatch.setattr(policy_run, "emit", lambda *given: None)
     monkeypatch.setattr(pass_engine, "PassEngine", Engine)
     monkeypatch.setattr(Engine, "differences", request.param)
     return request.param
@@ -272,6 +277,15 @@ def test_a_range_is_repeated(differences, tmp_path):
         f"1: frame 1, layer 0: {'DIFFERS' if differences else 'equal'}",
     ]
     assert not (tmp_path / "run.json").exists()
+
+
+def test_commands_share_options_and_the_run():
+    """Every command of `vrex run` has the options of any run, and every folder is read by what wrote it."""
+    for name in GROUPS["run"][3]:
+        command = typer.main.get_command(app).commands["run"].commands[name]
+        assert {f.name for f in fields(Playing)} < {one.name for one in command.params}
+        assert issubclass(run_folder.KINDS.get(name, WindowRun), PolicyRun)
+    assert set(ON_CORE) == set(run_folder.KINDS)
 
 
 @pytest.mark.parametrize("how", [{}, {"ahead": 1}, {"fetched": True}])

@@ -11,6 +11,7 @@ from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.window_decisions import windowed
 from openvrex.hdl.params import preset
+from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import compare
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
@@ -99,7 +100,7 @@ def test_full_size_by_the_simulator():
     """Rows of the recorded comparison, simulated again."""
     entries = {"resv": windowed("full"), "streamingllm": windowed("streamingllm")}
     kept = json.loads((RESULTS / "simulation.json").read_text())["figures"]["windows"]
-    for row in compare(EDGE, entries, Decoder(), (10240,), traced(Decoder())):
+    for row in compare(EDGE, entries, Decoder(), (10240,), Given(traced(Decoder()))):
         assert asdict(row) in kept
 
 
@@ -108,7 +109,7 @@ def test_mosaic_at_full_size_on_one_core():
     """The page's sentence, and what the copies and clusters take in it."""
     v, params = replace(EDGE, system=preset("core")), MosaicParams(arithmetic="hardware")
     entries = {"mosaic": Entry(Mosaic, params), "full": windowed("full")}
-    found = {row.policy: row for row in compare(v, entries, Decoder(), (10240,), traced(Decoder()))}
+    found = {row.policy: row for row in compare(v, entries, Decoder(), (10240,), Given(traced(Decoder())))}
     one, other = found["mosaic"], found["full"]
     assert f"take {one.frame:.1f} ms a frame and {one.token:.1f} a token by its" in SIZED
     assert f"beside {other.frame:.1f} and {other.token:.1f} of `full`" in SIZED

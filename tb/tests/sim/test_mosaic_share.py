@@ -23,6 +23,7 @@ from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.mosaic_plan import MosaicPlan
 from openvrex.hdl.params import CLOCK, preset
 from openvrex.hdl.params import override as changed
+from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import compare
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
@@ -328,13 +329,13 @@ def test_without_prefetch_a_layer_chooses_once():
 
 @pytest.mark.slow
 def test_the_table_has_mosaic_beside_the_others():
-    rows = compare(CORE, {"mosaic": mosaic()}, SMALL, (1024, 40960), traced(SMALL))
+    rows = compare(CORE, {"mosaic": mosaic()}, SMALL, (1024, 40960), Given(traced(SMALL)))
     assert rows[0].attended == MosaicDemand(HARDWARE, WORLD, 1024).attended
     assert rows[0].home == MosaicDemand(HARDWARE, WORLD, 1024).home * SMALL.token_bytes / 1e6
     assert rows[0].limit == "cores"
     assert rows[1].lacks.startswith("slots=13312")
     small = replace(CORE, capacity=1 << 20)
-    assert "GiB of device memory" in compare(small, {"mosaic": mosaic()}, SMALL, (1024,), traced(SMALL))[0].lacks
+    assert "GiB of device memory" in compare(small, {"mosaic": mosaic()}, SMALL, (1024,), Given(traced(SMALL)))[0].lacks
 
 
 def mosaic() -> Entry:

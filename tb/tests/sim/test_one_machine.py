@@ -78,7 +78,7 @@ STATED = {
     "accelerator": {1e-3, 15, 24, 34, 4096},
     "device_memory": set(),
     "dre_demand": {8, 12, 17, 32, 64, 2048},
-    "layer_load": {8, 16, 34, 36, 10_000_000},
+    "layer_load": {8, 16, 34, 36},
     "layer_share": set(),
     "mosaic_pass": {256},
     "mosaic_share": set(),

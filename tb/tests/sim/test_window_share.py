@@ -15,6 +15,7 @@ from openvrex.hdl.params import override as changed
 from openvrex.scripts.simulate.layer_command import LLAMA
 from openvrex.sim.system import core_policies
 from openvrex.sim.system.accelerator import seconds
+from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import Row, compare, curve
 from openvrex.sim.system.layer_share import Layer
 from openvrex.sim.system.passes import simulate
@@ -220,7 +221,7 @@ def test_batches_are_refused():
 
 def test_the_table_says_what_each_policy_takes():
     found = {name: windowed(name) for name in ("full", "hybrid", "streamingllm")}
-    rows = compare(EDGE, {"resv": found["full"], **found}, Decoder(), (5120,), traced(Decoder()))
+    rows = compare(EDGE, {"resv": found["full"], **found}, Decoder(), (5120,), Given(traced(Decoder())))
     by = {row.policy: row for row in rows}
     assert by["resv"].home == 5120 * Decoder().token_bytes / 1e6
     assert by["resv"].fetched > 0 < by["resv"].device
@@ -234,8 +235,17 @@ def test_the_table_says_what_each_policy_takes():
     small = replace(EDGE, capacity=15 << 30)
     assert (
         "GiB of device memory"
-        in compare(small, {"full": found["full"]}, Decoder(), (5120,), traced(Decoder()))[0].lacks
+        in compare(small, {"full": found["full"]}, Decoder(), (5120,), Given(traced(Decoder())))[0].lacks
     )
+
+
+def test_a_refusal_is_told_once():
+    """Lengths that lack the same make one line of the table; what differs by length makes a line each."""
+    rows = [Row("mosaic", 1024 * n, lacks="cores=8: must be 1") for n in (1, 4, 10)]
+    rows += [Row("full", 1024 * n, lacks=f"{n} of 3 GiB") for n in (4, 5)] + [Row("resv", 1000, limit="link")]
+    shown = curve(EDGE, rows, traced(Decoder())).rows
+    assert [row[:2] for row in shown] == [("mosaic", "1K, 4K, 10K"), ("full", "4K"), ("full", "5K"), ("resv", "1,000")]
+    assert {len(row) for row in shown} == {11}
 
 
 def test_what_limits_a_pass():
@@ -256,8 +266,12 @@ def test_smollm2_has_the_shape_that_runs_on_the_rtl():
     assert (m.layers, m.width, m.heads, m.kv_heads, m.head) == (
         N_LAYERS, Real.width, Real.heads, Real.kv_heads, Real.head_size
     )  # fmt: skip
-    row = core_policies.window_row(
-        replace(EDGE, system=preset("core")), "streamingllm", windowed("streamingllm"), m, 1024, (None,), 16
+    row = core_policies.row(
+        replace(EDGE, system=preset("core")),
+        "streamingllm",
+        windowed("streamingllm"),
+        Point(1024, model=m),
+        Given(traced(m)),
     )
     assert isinstance(row, Row)
     assert not row.lacks

@@ -1,6 +1,6 @@
 """Windows that a policy moves, on a golden core: decisions, slots, turned keys, and hidden states against FP32."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from openvrex.golden.program.deadlock_hazard_check import play
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.window_host import WindowHost
 from openvrex.golden.program.window_plan import WindowPlan
-from openvrex.golden.program.window_slots import Decision, Piece, Slots, sizes
+from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import preset
 from openvrex.tb.library import small_models
 from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
@@ -388,7 +388,11 @@ def test_a_layer_of_one_token_and_one_head():
     shape = LayerShape(width=4, heads=1, kv_heads=1, head_size=4, ffn=4, tokens=1, recent=8, entries=0)
     plan = WindowPlan(shape, small_models.params().lxe_format(), 1)
     assert [s.name for s in plan.stages][:3] == ["keep", "turn", "norm1"]
+
+
+def test_every_window_has_a_size_and_known_events():
     assert SMALL.keys() == WINDOWED.keys()
+    assert {event for own in WINDOWED.values() for event in own} <= {f.name for f in fields(Events)}
 
 
 @models
