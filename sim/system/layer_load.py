@@ -51,15 +51,13 @@ class Load:
         return max(self.dpe, self.vpe, self.port)
 
 
-def counted(core: CoreParams, latency: int, plan: LayerPlan, stage: str, registers: Mapping[int, int]) -> Load:
-    """The load of a stage of a plan. `latency` : cycles from a burst's address to its first beat."""
-    return _executed(core, latency, plan, stage, registers)[0]
-
-
-def _executed(
+def counted(
     core: CoreParams, latency: int, plan: LayerPlan, stage: str, registers: Mapping[int, int]
 ) -> tuple[Load, dict[int, int]]:
-    """The load of a stage of a plan, and the registers that it leaves."""
+    """The load of a stage of a plan, and the registers that it leaves.
+
+    latency : cycles from a burst's address to its first beat
+    """
     ran = executed(core, plan.program(stage, stage), {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV})
     work = busy_for(core, latency, ran.steps)
     port = max(max(work[way], work[waits] / core.lxe.bursts) for way, waits in BURSTS.items())
@@ -85,7 +83,7 @@ def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int
     out = Load()
     for part in {bank: columns // bank, columns % bank: 1}.items():
         if all(part):
-            out += counted(core, latency, _plan(core, rows, part[0], inputs), "down", {}) * part[1]
+            out += counted(core, latency, _plan(core, rows, part[0], inputs), "down", {})[0] * part[1]
     return out * passes
 
 
@@ -116,7 +114,7 @@ def stage(
 ) -> Load:
     """The load of a stage of core `number`'s share, but one of `ATTENTION`. `clusters` : those of the table."""
     known: dict[int, int] = {Register.ENTRIES: 0, LEVEL: clusters}
-    return counted(core, latency, share(core.lxe_format(), shares, retrieval, number), name, known)
+    return counted(core, latency, share(core.lxe_format(), shares, retrieval, number), name, known)[0]
 
 
 def attention(
@@ -165,5 +163,5 @@ def _attention(
     registers: dict[int, int] = {Register.ENTRIES: entries - added, LEVEL: 0}
     out = {}
     for name in ATTENTION:
-        out[name], registers = _executed(core, latency, plan, name, registers)
+        out[name], registers = counted(core, latency, plan, name, registers)
     return out

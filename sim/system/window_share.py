@@ -12,7 +12,7 @@ each pass, so nothing is copied.
 Time view: `sim.units.lxe_time.LxeTime`, whose cycles are those of the RTL. Core 0 is played, which has the most work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -26,7 +26,7 @@ from openvrex.golden.program.share_plan import SharePlan, shared_space
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.hdl.params import SystemParams
-from openvrex.sim.system.share_cycles import COUNTS, DEVICE, TEAM, UNITS, WEIGHTS, WORK, by_stage, executed
+from openvrex.sim.system.share_cycles import DEVICE, TEAM, UNITS, WEIGHTS, WORK, by_stage, executed
 from openvrex.sim.system.window_demand import WindowDemand
 from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.lxe_time import LxeTime
@@ -137,7 +137,7 @@ class WindowShare:
         return (s.cores > 1) * (4 + 3 * (s.members > 1) + 2 * (s.parts > 1))
 
     def layer(self) -> dict[str, dict[str, int]]:
-        """`COUNTS` of each stage: cycles, those in which each unit works, bytes of all cores."""
+        """`share_cycles.COUNTS` of each stage: cycles, those in which each unit works, bytes of all cores."""
         out = _layer(self)
         if "entries" in out:  # in a team the leader's stages, or the rotation beside them
             lead = ("entries", "append")
@@ -147,14 +147,14 @@ class WindowShare:
         return out
 
     def turning(self, keys: int, fresh: bool) -> dict[str, dict[str, int]]:
-        """`COUNTS` of the stages that turn the keys of so many tokens. `fresh` : they are saved first."""
+        """`share_cycles.COUNTS` of the stages that turn the keys of so many tokens. `fresh` : they are saved first."""
         check(isinstance(self.window, WindowPlan), "behind", self.behind, "must be 0: keys of a pool are turned")
         plan = self.window.of(min(keys, self.most))
         one = self.played(Part(plan, TURNING[not fresh :], self.shares.groups, self.shares.teams))
         return {name: {k: n * -(-keys // self.most) for k, n in counts.items()} for name, counts in one.items()}
 
     def played(self, part: Part) -> dict[str, dict[str, int]]:
-        """`COUNTS` of the stages of a program."""
+        """`share_cycles.COUNTS` of the stages of a program."""
         core, plan = self.system.core, part.plan
         steps = executed(core, plan.program(part.stages[0], part.stages[-1]), self.registers(part)).steps
         cycles = LxeTime(core, self.latency).run(steps)
@@ -184,8 +184,3 @@ def _layer(share: WindowShare) -> dict[str, dict[str, int]]:
     for part in share.parts():
         out |= share.played(part)
     return out
-
-
-def total(stages: Sequence[dict[str, int]]) -> dict[str, int]:
-    """The sum of some stages."""
-    return {name: sum(counts[name] for counts in stages) for name in COUNTS}

@@ -41,7 +41,7 @@ def loads(v: Vrex, p: SharePlan, entries: int) -> dict[str, Load]:
     registers, out = register_values({int(Register.ENTRIES): entries, int(LEVEL): CLUSTERS}), {}
     for stage in p.stages:
         known = dict(enumerate(registers)) if stage.name in ATTENTION else {LEVEL: CLUSTERS}
-        out[stage.name] = counted(v.core, v.latency, p, stage.name, known)
+        out[stage.name] = counted(v.core, v.latency, p, stage.name, known)[0]
         if stage.name in ATTENTION:
             list(sequence(p.program(stage.name, stage.name), registers, p.fmt))
     return out

@@ -21,11 +21,11 @@ from openvrex.sim.system.layer_share import Layer
 from openvrex.sim.system.passes import simulate
 from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
 from openvrex.sim.system.selection import PUBLISHED
-from openvrex.sim.system.share_cycles import CoreShare
+from openvrex.sim.system.share_cycles import COUNTS, CoreShare
 from openvrex.sim.system.timeline import Pass, Point
 from openvrex.sim.system.window_demand import BlockDemand, WindowDemand, demand
 from openvrex.sim.system.window_pass import NAMES, WindowPass
-from openvrex.sim.system.window_share import WindowShare, total
+from openvrex.sim.system.window_share import WindowShare
 from openvrex.sim.system.workload import MODELS, Decoder, traced
 from openvrex.sim.units.lxe_time import LxeTime
 from openvrex.sim.units.sequencer_time import trace
@@ -151,6 +151,10 @@ def test_a_pool_has_whole_pairs_of_tiles_and_masks_for_all():
 
 
 # Passes
+
+
+def total(stages: list[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(counts[name] for counts in stages) for name in COUNTS}
 
 
 def full(v: Vrex, cache: int, **point) -> WindowPass:

@@ -13,9 +13,9 @@ from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.program.deadlock_hazard_check import simulate
 from openvrex.golden.program.isa import ENGINE, LxeFormat, Opcode
 from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
-from openvrex.golden.program.layer_host import LayerHost
 from openvrex.golden.program.loop_rolling import assemble, op, roll
 from openvrex.golden.program.sequencer_model import register_values, sequence
+from openvrex.tb.library.layer_host import LayerHost
 from openvrex.tb.library.random_layers import turns, weights
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.program.layer_samples import TINY, Composed, near, same

@@ -14,7 +14,6 @@ from openvrex.golden.program.bus_memory import Region
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
-from openvrex.golden.program.layer_host import LayerHost
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.system_host import SystemHost
@@ -22,6 +21,7 @@ from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.checks.core_checks import ELSEWHERE
+from openvrex.tb.library.layer_host import LayerHost
 from openvrex.tb.library.lxe_programs import image
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.runner import Run, emit
