@@ -25,6 +25,7 @@ class Recorder(Emitted):
     """
 
     power_up: int = 0
+    alone: bool = True  # its files belong to a run from the simulator's start to its end: no runs fork from one start
 
 
 def recorded(emitted: Emitted, signals: dict[str, list[str]], instances: dict[str, list[str]]) -> Recorder:

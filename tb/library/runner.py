@@ -303,7 +303,8 @@ class Run:
         env = {**verilator_env(), **setting}
         number, port = getattr(self.emitted, "number", 0), getattr(self.emitted, "port", False)
         command = self._command(binary, args)
-        if args or os.environ.get("OPENVREX_COVERAGE"):  # which are written when the simulator ends
+        alone = getattr(self.emitted, "alone", False)
+        if args or alone or os.environ.get("OPENVREX_COVERAGE"):  # files are written until the simulator ends
             _run(command, folder / "run.log", cwd=folder, env=env)
         else:
             Server.of(command, f"{self.bench}.{self.test}", env).run(folder, number if port else None)

@@ -68,7 +68,7 @@ def test_an_installed_package_generates_verifies_and_synthesises(tmp_path):
         assert all(t["beats"] and not t["differences"] for t in vrex("verify", "hcu", "--queries", "1")["tables"])
         assert vrex("size", "area", "hcu", "--effort", "area")["units"]
         assert sorted(site.rglob("*")) == before
-        assert {p.name for p in (work / "build").iterdir()} == {"rtl", "sim", "synth"}
+        assert {p.name for p in (work / "build").iterdir()} == {"rtl", "sim", "synth", "verilog"}
     finally:  # so that pytest can remove it
         for path in (site, *site.rglob("*")):
             path.chmod(0o755)

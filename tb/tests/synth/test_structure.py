@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
+from openvrex.hdl.emit import emit
 from openvrex.hdl.params import preset
 from openvrex.hdl.retrieval import dre, row_check
 from openvrex.synth.structure import KEYWORDS, structure, tokens
-from openvrex.tb.library.runner import emit
 
 DRE = preset("tiny").core.dre
 TEXT = emit("dre", DRE).verilog
