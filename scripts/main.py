@@ -19,7 +19,7 @@ def _stop(*_: object) -> None:
     os._exit(130)
 
 
-# During the imports, about a second, nothing would catch the exception of Ctrl-C.
+# During the imports nothing would catch the exception of Ctrl-C.
 usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 usual = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
 for number in usual:

@@ -73,10 +73,8 @@ class AnswerRun(PolicyRun):
         self.parts = self.asked.parts(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
         self.tokens = sum(map(len, self.parts)) + self.generate
         self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS)
-        self.stream, self.total = (
-            ModelStream(self.host, self.parts, self.generate),
-            steps(self.host, self.parts, self.generate),
-        )
+        self.stream = ModelStream(self.host, self.parts, self.generate)
+        self.total = steps(self.host, self.parts, self.generate)
         self.flat = self.total >= LONG and self.core.dpe.n_h * self.core.dpe.n_w <= LARGE
         return self.stream
 

@@ -301,13 +301,13 @@ class Run:
         }
         (folder / "env").write_text("\0".join(f"{k}={v}" for k, v in setting.items()))
         env = {**verilator_env(), **setting}
-        number, port = getattr(self.emitted, "number", 0), getattr(self.emitted, "port", False)
+        number = self.emitted.number if getattr(self.emitted, "port", False) else None
         command = self._command(binary, args)
         alone = getattr(self.emitted, "alone", False)
         if args or alone or os.environ.get("OPENVREX_COVERAGE"):  # files are written until the simulator ends
             _run(command, folder / "run.log", cwd=folder, env=env)
         else:
-            Server.of(command, f"{self.bench}.{self.test}", env).run(folder, number if port else None)
+            Server.of(command, f"{self.bench}.{self.test}", env).run(folder, number)
         log = re.sub(r"\x1b.[0-9;]*m", "", (folder / "run.log").read_text())
         tree = ET.parse(results) if results.exists() else None
         cases = list(tree.iter("testcase")) if tree else []
