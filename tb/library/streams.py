@@ -9,9 +9,9 @@ import random
 from collections import deque
 from types import SimpleNamespace
 
-import cocotb
 from amaranth.lib import data
 from cocotb.clock import Clock
+from cocotb.handle import Immediate
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 
@@ -177,7 +177,7 @@ class Bench:
         self.rise, self.fall = RisingEdge(dut.clk), FallingEdge(dut.clk)
         self.hold = config()["reset_cycles"]
         self.streams: list[Source | Sink] = []
-        for name in config()["inputs"]:
+        for name in (name for name in config()["inputs"] if name not in ("clk", "rst")):
             getattr(dut, name).value = 0
 
     def source(self, name: str, layout, idle: float = 0.0) -> Source:
@@ -198,9 +198,14 @@ class Bench:
         return self.streams[-1]
 
     async def start(self) -> None:
-        """Start the clock, and reset for one cycle more than necessary."""
-        self.dut.rst.value = 1
-        cocotb.start_soon(Clock(self.dut.clk, 2, unit="ns").start())
+        """Start the clock, and reset for one cycle more than necessary.
+
+        Clock and reset are known before the simulator's first evaluation. With what they have at power-up it could see
+        an edge without a reset.
+        """
+        self.dut.clk.set(Immediate(0))
+        self.dut.rst.set(Immediate(1))
+        Clock(self.dut.clk, 2, unit="ns").start(start_high=False)
         for _ in range(2):
             await self.fall
         await self._release()
