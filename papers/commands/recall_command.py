@@ -48,6 +48,9 @@ class Summary:
     in_mb: float
     piece_bytes: float | None
     clusters: float | None
+    fetched: float
+    blocks: float
+    error: float
     seconds: float
 
 
@@ -62,6 +65,9 @@ def command(
     depth: Annotated[str, typer.Option(help="Where the fact stands, 0 to 1; several with commas between.")] = "0.25",
     seeds: Annotated[int, typer.Option(min=1, help="Texts of each task, length and depth.")] = 20,
     model: Annotated[str, typer.Option(help=f"The decoder: {' or '.join(MODELS)}.")] = "smollm2",
+    reader: Annotated[
+        str, typer.Option(help="What reads the text before the question: the policy, or full attention once for all.")
+    ] = "policy",
     workers: console.Workers = None,
     scheduler: console.Scheduler = None,
     jobs: console.Jobs = None,
@@ -74,9 +80,12 @@ def command(
     command again to resume.
     """
     variants = list(variants_of(policy, param or []))
-    cases = list(cases_of(task or ["passkey"], tokens, depth, seeds, model))
+    cases = list(cases_of(task or ["passkey"], tokens, depth, seeds, model, reader))
     package_file(*MODELS[model].file)  # named once, before a cluster starts
-    asked = {key(variant, case): (variant, case) for variant in variants for case in cases}
+    points = list(itertools.product(variants, cases))
+    if reader == "full":  # a worker reads a text once if its policies follow each other
+        points = [(variant, case) for case, variant in itertools.product(cases, variants)]
+    asked = {key(variant, case): (variant, case) for variant, case in points}
     rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers)
     found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
     if not found:  # then all have failed
@@ -92,13 +101,15 @@ def command(
     fail_if_any(rows)
 
 
-def cases_of(tasks: list[str], tokens: str, depths: str, seeds: int, model: str) -> Iterator[Case]:
+def cases_of(
+    tasks: list[str], tokens: str, depths: str, seeds: int, model: str, reader: str = "policy"
+) -> Iterator[Case]:
     """Every task at every length and depth, a case a seed. Raises: `ParamError`."""
     for name in tasks:
         check(name in TASKS, "task", name, f"must be one of {', '.join(TASKS)}")
     lengths, places = numbers("tokens", tokens, int), numbers("depth", depths, float)
     for name, size, place, seed in itertools.product(tasks, lengths, places, range(1, seeds + 1)):
-        yield Case(name, size, place, seed, model).checked()
+        yield Case(name, size, place, seed, model, reader).checked()
 
 
 def measure(point: tuple[Variant, Case]) -> dict[str, float]:
@@ -123,7 +134,8 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         share = fmean(r.recall for r in own)
         low, high = interval(share, len(own))
         mean = {
-            f: fmean(getattr(r, f) for r in own) for f in ("answer_loss", "text_loss", "frames", "answers", "seconds")
+            f: fmean(getattr(r, f) for r in own)
+            for f in ("answer_loss", "text_loss", "frames", "answers", "blocks", "error", "seconds")
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb, pieces = fmean(r.in_bytes for r in own) / 1e6, fmean(r.pieces for r in own)
@@ -131,7 +143,7 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         out.append(
             Summary(
                 model, label, name, size, depth, len(own), share, low, high,
-                in_mb=mb, piece_bytes=piece, clusters=clusters, **mean,
+                in_mb=mb, piece_bytes=piece, clusters=clusters, fetched=fmean(r.tokens for r in own), **mean,
             )
         )  # fmt: skip
     return out
@@ -158,15 +170,16 @@ def table(found: list[Summary]) -> Table:
     ]
     out = Table(title=", ".join([f"Recall: {found[0].model}", *same]))
     out.add_column("policy", no_wrap=True)
-    for name in (*several, "recall", "95 %", "answer nats", "text nats", "fetched: frames", "answers", "MB",
-                 "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
+    for name in (*several, "recall", "95 %", "answer nats", "text nats", "fetched: frames", "answers", "tokens",
+                 "blocks", "error", "MB", "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
         out.add_column(name)
     for i, s in enumerate(found):
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
         piece = "" if s.piece_bytes is None else f"{s.piece_bytes:,.0f}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
-        cost = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
-        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *cost)
+        got = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.fetched:.0f}", f"{s.blocks:.0f}", f"{s.error:.3f}")
+        cost = (f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
+        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *got, *cost)
     return out
 
 

@@ -36,6 +36,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "streammem": {"budget": "80", "clip": "2"},
     "hybrid": {"recent_blocks": "2"},
     "signatures": {"recent": "32", "page": "16"},
+    "pages": {"recent": "32", "mean": "32", "budget": "64"},
     "resv": {"resv.recent": "32"},
     **{f"resv-{name}": {"resv.recent": "32"} for name in READINGS if name != "resv"},
 }
@@ -49,6 +50,7 @@ ALL = {  # parameters under which a policy attends to everything
     "livevlm": {"recent": "32", "ratio": "1"},
     "hybrid": {"ssm": "disabled"},
     "signatures": {"recent": "32", "page": "16", "budget_q16": "65536"},
+    "pages": {"recent": "32", "mean": "16", "budget": "300"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
     **{
         f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"}

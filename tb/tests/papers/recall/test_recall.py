@@ -57,7 +57,7 @@ def test_the_key_stands_where_it_was_asked_for(tokenizer):
 def test_everything_fetched_is_full_attention():
     """To the last digit, with all that it fetched counted."""
     full, flexgen = (recall(SHORT, entry(name), layers=3) for name in ("full", "flexgen"))
-    own = {"frames", "answers", "in_bytes", "pieces", "seconds"}
+    own = {"frames", "answers", "in_bytes", "pieces", "tokens", "blocks", "seconds"}
     assert {k: v for k, v in asdict(full).items() if k not in own} == {
         k: v for k, v in asdict(flexgen).items() if k not in own
     }
@@ -193,7 +193,7 @@ def test_plots_have_a_panel_for_each_question():
 
     def summary(variant: str, tokens: int, depth: float) -> Summary:
         shares = {"recall": depth, "low": 0.0, "high": 1.0, "frames": 0.1, "answers": 0.1}
-        rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds"), 1.0)
+        rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds", "fetched", "blocks", "error"), 1.0)
         return Summary(
             "smollm2", variant, "passkey", tokens, depth, 4, **shares, **rest, piece_bytes=None, clusters=None
         )
@@ -224,7 +224,7 @@ def test_the_page_shows_what_was_recorded_of_the_second_decoder():
 @pytest.mark.parametrize("bad", [1, 2])
 def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
     """One of two runs, or both: other results are written, and the command ends with 1 and the first error."""
-    done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 1.0)))
+    done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)))
     rows = lambda _, asked, *rest: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
     monkeypatch.setattr("openvrex.papers.commands.recall_command.complete", rows)
     run = vrex("--policy", "full", "--seeds", "2", "-o", str(tmp_path))

@@ -1,0 +1,274 @@
+"""Coded pages: pages of adjacent tokens, found by codes of their keys.
+
+Device memory keeps a code of every key, 64 bits for a head of 64 numbers. A query block scores all old pages by the
+codes alone and attends to the pages of the highest scores, as many as a fixed budget allows. So a page is fetched
+whole, and what a block fetches does not grow with the cache.
+
+1. Mean: 256 adjacent tokens share a mean key, for each KV head: the FP32 sum of their keys in token order, divided and
+   rounded to BF16. Keys are coded once their mean is there. They are within the window of recent tokens until then.
+2. Difference: key less mean, rounded to BF16.
+3. Numbers: the difference's products with the rows of the head's code matrix, BF16. Each would be a number of variance
+   1 for the text that the matrix was derived from (`golden.retrieval.key_matrices`).
+4. Gain: an eighth of an octave, in 6 bits, from the product of the numbers with themselves, FP32. Gain c stands for a
+   root mean square of 2^(c / 8 + LOWEST), within the rounding of `gain_codes`.
+5. Code: a number is one of -7, -5, ... 5, 7, in 3 bits: its sign, and how many of `thresholds` its magnitude reaches.
+6. Query: a row is one query token of one query head. Its products with the rows of the head's query matrix are rounded
+   to BF16, `numbers` of them. They hold the steps of the codes, and attention's scale, in octaves.
+7. Bias of a row, for each mean: its product with the mean, times attention's scale in octaves, less the logarithm of
+   the row's sum over the resident tokens (`resident_sum`), FP32 (`scaled`); then the sum of two BF16 numbers, the bias
+   rounded and the rest rounded (`halves`).
+8. Score of a key for a row: the product of the row's numbers with the key's, which are multiplied by the gain and
+   rounded to BF16 (`expanded`), plus the bias. It is one dot product, with two ones behind the key's numbers, FP32.
+9. Score of a page: the largest of its tokens' over the rows of the KV head, as a code of 11 bits (`score_codes`).
+10. The candidates are the pages without a resident token. Those with the highest codes are chosen, budget / page of
+    them; equal codes by rising index.
+
+Products are exact, and rounded once to FP32. Tokens are resident by whole pages: those with one of the first `sinks`
+tokens, and those with one of the last `recent`.
+
+Source: this project (docs/papers/recall.md). Codes of keys in a rotated basis are known from Loki and A2ATS, pages with
+a score from Quest.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import floor, log2, sqrt
+
+import numpy as np
+
+from openvrex.golden.arithmetic.elementwise import exp
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import fma
+from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.retrieval.key_matrices import LOG2_E, KeyMatrices
+from openvrex.golden.retrieval.scores import scores
+
+STEP = 0.586  # of the uniform quantiser of 3 bits that serves a Gaussian of variance 1 best
+GAIN_BITS = 6
+LOWEST = -4  # octave of the smallest gain
+TOP = 2047  # largest code of a score
+UNIT, OFFSET = 32, 1408  # codes an octave; code of a score of zero
+QUARTERS = np.exp2(np.arange(-3, 0) / 4).astype(np.float32)  # 2^(-3/4), 2^(-2/4), 2^(-1/4)
+
+
+@dataclass(frozen=True)
+class PageParams:
+    """Function parameters of coded pages."""
+
+    page: int = parameter(8, "adjacent tokens that are fetched together", low=1, power_of_two=True)
+    mean: int = parameter(256, "adjacent tokens that share a mean key", low=1, power_of_two=True)
+    numbers: int = parameter(18, "numbers of a code, 3 bits each", low=1, high=64)
+    budget: int = parameter(512, "tokens that a KV head fetches for a block, in whole pages", low=0)
+    recent: int = parameter(256, "most recent tokens of a layer: always attended, kept in device memory", low=1)
+    sinks: int = parameter(4, "first tokens of a stream: always attended", low=0)
+    matrices: str = parameter(
+        "", "file of `vrex papers calibrate`; empty: rows of a Hadamard matrix, which know nothing of the model"
+    )
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        check(
+            self.mean <= self.recent, "mean", self.mean, f"must be at most recent = {self.recent}: means complete there"
+        )
+        check(self.page <= self.mean, "page", self.page, f"must be at most mean = {self.mean}: a page has one mean")
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of a key's code: whole words of 64 bits."""
+        return 8 * -(-(3 * self.numbers + GAIN_BITS) // 64)
+
+
+class CodedKeys:
+    """Means and codes of the keys of one decoder layer of `length` tokens, and the choice among its pages."""
+
+    def __init__(self, params: PageParams, matrices: KeyMatrices):
+        self.params, self.matrices = params, matrices
+        self.kv_heads, _, self.head_size = matrices.code.shape
+        self.length = 0
+        self.means = np.zeros((self.kv_heads, 0, self.head_size), BF16)
+        self._open = np.zeros((0, self.kv_heads, self.head_size), BF16)  # keys whose mean is not complete
+        self._numbers = np.zeros((self.kv_heads, 1024, params.numbers), np.int8)  # `_code` doubles it when it is full
+        self._gains = np.zeros((self.kv_heads, 1024), np.uint8)
+
+    @property
+    def coded(self) -> int:
+        """Tokens with a code."""
+        return self.means.shape[1] * self.params.mean
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Odd numbers of the codes, int8 [kv_heads, coded, numbers]."""
+        return self._numbers[:, : self.coded]
+
+    @property
+    def gains(self) -> np.ndarray:
+        """Gains of the codes, uint8 [kv_heads, coded]."""
+        return self._gains[:, : self.coded]
+
+    def append(self, k: np.ndarray) -> None:
+        """Enter the T keys of a new block `k` [T, kv_heads, head_size], BF16, post-rotary; code those with a mean."""
+        self.length += len(k)
+        keys = np.concatenate([self._open, k])
+        whole = len(keys) - len(keys) % self.params.mean
+        for start in range(0, whole, self.params.mean):
+            self._code(keys[start : start + self.params.mean])
+        self._open = keys[whole:]
+
+    def _code(self, keys: np.ndarray) -> None:
+        """Code the keys [mean, kv_heads, head_size] of one mean."""
+        total = np.zeros(keys.shape[1:], np.float32)
+        for key in keys.astype(np.float32):
+            total = total + key
+        mean = to_bf16(total / np.float32(len(keys)))
+        rest = to_bf16(keys.astype(np.float64) - mean.astype(np.float64))
+        start = self.coded
+        self.means = np.concatenate([self.means, mean[:, None]], axis=1)
+        while self.coded > self._numbers.shape[1]:
+            self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
+            self._gains = np.concatenate([self._gains, np.zeros_like(self._gains)], axis=1)
+        for head, matrix in enumerate(self.matrices.code):
+            x = to_bf16(scores(rest[:, head, None], matrix, 1)[:, 0])
+            gains = gain_codes(scores(x[:, None], x, 1)[:, 0].diagonal(), self.params.numbers)
+            self.gains[head, start:] = gains
+            self.numbers[head, start:] = quantised(x, gains)
+
+    def resident(self) -> np.ndarray:
+        """Which tokens device memory keeps, [length] bool."""
+        p, t = self.params, np.arange(self.length)
+        first = -(-p.sinks // p.page) * p.page
+        last = max(0, self.length - p.recent) // p.page * p.page
+        return (t < first) | (t >= last)
+
+    def page_codes(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Codes of the scores of all coded pages, int [kv_heads, coded / page].
+
+        q : queries [T, heads, head_size], BF16 · sums : of `resident_sum` for each row, FP32 [T, heads]
+        """
+        p, (_, heads, size) = self.params, q.shape
+        check(heads % self.kv_heads == 0, "query heads", heads, f"must be a multiple of kv_heads = {self.kv_heads}")
+        out = np.zeros((self.kv_heads, self.coded // p.page), np.int64)
+        for g in range(self.kv_heads) if self.coded else ():
+            own = slice(g * heads // self.kv_heads, (g + 1) * heads // self.kv_heads)
+            rows, total = q[:, own].reshape(-1, size), sums[:, own].reshape(-1, 1)
+            turned = to_bf16(scores(rows[:, None], self.matrices.query[g], 1)[:, 0])
+            bias = scaled(scores(rows[:, None], self.means[g], 1)[:, 0], LOG2_E / sqrt(size), -total)
+            keys = with_ones(expanded(self.numbers[g], self.gains[g])).reshape(-1, p.mean, p.numbers + 2)
+            for mean, own_keys in enumerate(keys):
+                x = np.concatenate([turned, halves(bias[:, mean])], axis=1)
+                codes = score_codes(scores(x[:, None], own_keys, 1)[:, 0]).max(axis=0)
+                pages = slice(mean * p.mean // p.page, (mean + 1) * p.mean // p.page)
+                out[g, pages] = codes.reshape(-1, p.page).max(axis=1)
+        return out
+
+    def choose(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Tokens of the pages that the queries choose, [kv_heads, length] bool; arguments as `page_codes`."""
+        p = self.params
+        candidates = np.flatnonzero(~self.resident()[: self.coded].reshape(-1, p.page).any(axis=1))
+        out = np.zeros((self.kv_heads, self.length), bool)
+        for head, codes in enumerate(self.page_codes(q, sums)):
+            order = np.argsort(-codes[candidates], kind="stable")  # equal codes by rising index
+            chosen = np.zeros(self.coded // p.page, bool)
+            chosen[candidates[order[: p.budget // p.page]]] = True
+            out[head, : self.coded] = chosen.repeat(p.page)
+        return out
+
+
+def gain_codes(squares: np.ndarray, numbers: int) -> np.ndarray:
+    """Gains from the sums of the squares of so many numbers, FP32 [N]: uint8 [N], the same on every platform.
+
+    A quarter of an octave of a square is an eighth of one of the gain. So the code is floor(4 log2(square)), less a
+    constant. It saturates at 0 and 63; infinity and NaN have 63.
+    """
+    fraction, exponent = np.frexp(squares.astype(np.float32))  # square = fraction x 2^exponent, fraction from 1/2 on
+    quarters = 4 * (exponent.astype(np.int64) - 1) + (fraction[:, None] >= QUARTERS).sum(axis=1)
+    code = np.where(squares > 0, quarters - floor(4 * log2(numbers)) - 8 * LOWEST, 0)
+    top = (1 << GAIN_BITS) - 1
+    return np.clip(np.where(np.isfinite(squares), code, top), 0, top).astype(np.uint8)
+
+
+def middle(numbers: int) -> float:
+    """The middle of a gain's range, in eighths of an octave above 2^(c / 8 + LOWEST), for codes of so many numbers."""
+    return 0.5 + floor(4 * log2(numbers)) - 4 * log2(numbers)
+
+
+@cache
+def thresholds(numbers: int) -> np.ndarray:
+    """Magnitudes that part the codes of a number, BF16 [64 gains, 3]: STEP, 2 and 3 STEP times the gain."""
+    gain = np.exp2((np.arange(1 << GAIN_BITS) + middle(numbers)) / 8 + LOWEST)
+    return to_bf16(gain[:, None] * STEP * np.arange(1, 4))
+
+
+def quantised(x: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """Odd numbers -7 to 7 of BF16 numbers `x` [N, numbers] with gains [N], int8; a zero of either sign gives 1."""
+    limits = thresholds(x.shape[1])[gains].astype(np.float32)
+    values = x.astype(np.float32)
+    size = (np.abs(values)[:, :, None] >= limits[:, None]).sum(axis=2)
+    return np.where(values < 0, -2 * size - 1, 2 * size + 1).astype(np.int8)
+
+
+@cache
+def _magnitudes() -> np.ndarray:
+    """1, 3, 5 and 7 times each gain, rounded to BF16, [64 gains, 4]."""
+    gain = np.exp2(np.arange(1 << GAIN_BITS) / 8 + LOWEST)
+    return to_bf16(gain[:, None] * np.arange(1, 8, 2))
+
+
+def expanded(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """What a query's numbers are multiplied by: `numbers` [N, n] times 2^(gain / 8 + LOWEST), rounded to BF16."""
+    size = np.abs(numbers) >> 1
+    magnitude = _magnitudes()[gains[:, None], size].astype(np.float32)
+    return np.where(numbers < 0, -magnitude, magnitude).astype(BF16)
+
+
+def with_ones(keys: np.ndarray) -> np.ndarray:
+    """Two ones behind each row [N, n] BF16, which the halves of a bias are multiplied by."""
+    return np.concatenate([keys, np.ones((len(keys), 2), BF16)], axis=1)
+
+
+def halves(bias: np.ndarray) -> np.ndarray:
+    """A bias [N] FP32 as two BF16 numbers, [N, 2]: rounded, and the rest rounded."""
+    high = to_bf16(bias)
+    with np.errstate(invalid="ignore"):
+        return np.stack([high, to_bf16(bias.astype(np.float64) - high.astype(np.float64))], axis=1)
+
+
+def score_codes(score: np.ndarray) -> np.ndarray:
+    """Codes of scores, FP32 of any shape: floor(32 x score) + 1408, within 0 and 2047, int64; NaN has code 0.
+
+    A unit is 1/32 octave. A page has code 1408 that is as likely as all resident tokens together.
+    """
+    known = np.where(np.isnan(score), -np.inf, score).astype(np.float64)
+    return np.clip(np.floor(np.clip(known, -1e3, 1e3) * UNIT) + OFFSET, 0, TOP).astype(np.int64)
+
+
+def words(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """Codes as they lie in memory, uint64 [N, words]: number i in bits 3i to 3i + 2, sign on top; then the gain."""
+    n = numbers.shape[1]
+    bits = np.zeros((len(numbers), 64 * -(-(3 * n + GAIN_BITS) // 64)), np.uint8)
+    size = (np.abs(numbers) >> 1).astype(np.uint8)
+    bits[:, 0 : 3 * n : 3], bits[:, 1 : 3 * n : 3], bits[:, 2 : 3 * n : 3] = size & 1, size >> 1, numbers < 0
+    bits[:, 3 * n : 3 * n + GAIN_BITS] = gains[:, None] >> np.arange(GAIN_BITS, dtype=np.uint8) & 1
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8")
+
+
+def resident_sum(logits: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Logarithm, in octaves, of each row's sum of weights over the tokens that it sees, FP32 [R].
+
+    logits : products of query and key times attention's scale, FP32 [R, n] · seen : bool [R, n], one at least a row
+
+    Weights are BF16: exp of the logit less the row's largest, rounded to BF16. Their sum is rounded once to FP32. Its
+    logarithm is a straight line between powers of two, at most 0.087 octaves too small; that is the number's own bits.
+    """
+    hidden = np.where(seen, logits, -np.inf).astype(np.float32)
+    largest = hidden.max(axis=1)
+    weights = exp(to_bf16(hidden - largest[:, None])).astype(np.float64)
+    total = np.ascontiguousarray(np.where(seen, weights, 0).sum(axis=1), np.float32)
+    bits = total.view(np.int32) - (127 << 23)
+    return scaled(largest, LOG2_E, (bits / 2.0**23).astype(np.float32))
+
+
+def scaled(x: np.ndarray, factor: float, addend: np.ndarray) -> np.ndarray:
+    """x times a constant, plus an addend, FP32 of one shape. Two FMAs: the constant is a sum of two BF16 numbers."""
+    high = to_bf16(np.full(x.shape, factor))
+    low = to_bf16(factor - high.astype(np.float64))
+    return fma(x, high, fma(x, low, np.broadcast_to(addend, x.shape)))

@@ -1,0 +1,108 @@
+"""What an index costs a frame on a system of cores: bytes and reads on the link, its memory, cycles of the units.
+
+Everything is counted from what a policy was measured to do (`papers.recall`) and from sizes of the units. A frame of
+`FRAME` tokens asks for the entries of a Llama-3 8B, whose KV heads are dealt to the cores. A policy fetches a share of
+the cache, which then grows with it, or a fixed budget. Blocks are counted as they are filled. Every read of a block is
+one read of the drive, at an address of its own.
+
+Times are what each resource is busy, so the largest of them is the least that the choice can take. What programs do
+beside the scores is not in them: softmax, score codes, scores that leave the core for device memory.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.hdl.params import CLOCK
+from openvrex.sim.system.accelerator import transfer
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.workload import Decoder
+
+FRAME = 10  # tokens of a frame: V-Rex section VI
+SLOTS = 8  # entries of a block
+SAMPLE = 4096  # blocks of a layer whose reads are simulated
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a policy was measured to do for a question and its answer, means over texts.
+
+    length : tokens of the text · blocks : that a KV head fetches, of `SLOTS` entries each, as they are filled
+    clusters : of a table for each 1,000 tokens; None for a policy that scores tokens or pages
+    fixed : it fetches as much however long the text is
+    """
+
+    length: int
+    blocks: float
+    clusters: float | None
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class IndexCost:
+    """Of a frame, at one length of the cache.
+
+    reads : of the link, in all layers · moved, held, read : bytes on the link, of the index in device memory, of the
+    index read by a frame · link, memory, weights, dpe, vpe, wtu : seconds of the link, of reading the index from device
+    memory, of the DPE's port for weights, of the DPE, of one pass of the VPE over the scores, of the WTU
+    """
+
+    cache: int
+    reads: float
+    moved: float
+    held: float
+    read: float
+    link: float
+    memory: float
+    weights: float
+    dpe: float
+    vpe: float
+    wtu: float
+
+
+def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PageParams, packed: bool) -> IndexCost:
+    """Cost of a measured policy with `cache` tokens. `packed`: entries behind the link have 4 bits a number."""
+    grown = 1.0 if measured.fixed else cache / measured.length
+    entry = (1 if packed else 4) * model.head  # K and V
+    blocks = measured.blocks * grown  # of a KV head and layer
+    reads = blocks * model.kv_heads * model.layers
+    link = _link(v, blocks * model.kv_heads, SLOTS * entry) * model.layers
+    rows = FRAME * model.heads // model.kv_heads  # of a KV head
+    heads = -(-model.kv_heads // v.cores)  # of a core
+    lanes = v.core.dpe.n_w
+    if measured.clusters is None:  # a code for each token; a score for each page leaves the DPE
+        scored, words = float(cache), 1.0
+        index = cache * (pages.code_bytes + 2 * model.head / pages.mean)
+        selected, rows_selected, passes = cache / pages.page, 1, 0
+    else:  # a mean key for each cluster; a score for each row and cluster leaves the DPE
+        scored = measured.clusters / 1000 * cache
+        words = -(-model.head // lanes)
+        index = scored * 2 * model.head
+        selected, rows_selected, passes = scored, rows, 1
+    wtu = v.core.dre.wtu
+    cycles = heads * model.layers / CLOCK
+    held = index * model.kv_heads * model.layers
+    return IndexCost(
+        cache,
+        reads,
+        reads * SLOTS * entry,
+        held,
+        held,
+        link,
+        held / v.bandwidth,
+        scored * words * cycles,
+        rows * scored / v.core.dpe.n_h * words * cycles,
+        passes * rows * scored / v.core.vpe.n_w * cycles,
+        rows_selected * (wtu.readings + 1) * selected / wtu.n_w * cycles,
+    )
+
+
+def _link(v: Vrex, blocks: float, size: int) -> float:
+    """Seconds of a layer's reads of so many blocks, at random places of the home."""
+    if not blocks:
+        return 0.0
+    count = max(1, min(SAMPLE, round(blocks)))
+    addr = np.random.default_rng(1).permutation(16 * count)[:count].astype(np.int64) * size
+    first, rate = transfer(v.link, v.ssd, addr.tobytes(), np.full(count, size, np.int64).tobytes())
+    return first + blocks * size / rate
