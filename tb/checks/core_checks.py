@@ -146,7 +146,9 @@ def budgeted(program: list[Instruction], tokens: int, register: int = 0) -> list
     ]
 
 
-BUDGET = ("budget=true",)
+REGISTERS = ("budget=true", "to_register=true")
+# All that a core may have beside: one simulator for the tests of each.
+FEATURES = (*REGISTERS, "kv4_group=16")
 TOKENS = 12  # a register that programs of these layers do not use
 BUDGETS = (1, 0, 4, 1 << BUDGET_BITS, 2, 0, 7)  # of each pass
 
@@ -154,7 +156,7 @@ BUDGETS = (1, 0, 4, 1 << BUDGET_BITS, 2, 0, 7)  # of each pass
 def budget_passes(seed: int, *how) -> tuple[CoreHost, list[tuple[list[Instruction], dict[int, int], int]], Any]:
     """A host of a core with budgets; for each pass and layer, program, registers and budget; what begins a pass."""
     rng = np.random.default_rng(seed)
-    h = host(rng, *how, more=BUDGET)
+    h = host(rng, *how, more=FEATURES)
     runs = []
     for k, tokens in enumerate(BUDGETS):
         for layer in range(LAYERS):
@@ -186,7 +188,7 @@ def check_budgets_equal_golden(record_property):
             script.add(program, registers)
             h.execute(program, registers)
             script.expect()
-        ran, after = script.play(emitted(BUDGET), ports(h), pause, seed=seed)
+        ran, after = script.play(emitted(FEATURES), ports(h), pause, seed=seed)
         assert not script.differences(ran, after)
         assert ran[-1].perf["retriever.fetches"] > 0
     record_property("selections", ", ".join(sorted(kinds)))
@@ -202,9 +204,6 @@ ELSEWHERE = {
     "lxe.sequencer.store_waits": "test_lxe, test_engines_wait_for_semaphores",
     "lxe.dpe.overruns": "a fault: test_lxe",
 }
-
-
-REGISTERS = (*BUDGET, "to_register=true")
 
 
 def stored(program: list[Instruction], register: int, value: int) -> list[Instruction]:

@@ -11,14 +11,13 @@ from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import LxeTime
 from openvrex.sim.units.sequencer_time import trace
-from openvrex.tb.checks.core_checks import emitted, params
+from openvrex.tb.checks.core_checks import FEATURES, emitted, params
 from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, timed
 from openvrex.tb.checks.lxe_time_checks import play as play_timed
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.register_programs import Numbers, rows
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
-MORE = ("to_register=true",)
 PORTS = dict.fromkeys(SETTINGS, 0)
 TABLE = 16  # rows
 
@@ -39,7 +38,7 @@ class Case:
     program: list[Instruction] = field(init=False)
 
     def __post_init__(self):
-        rng, fmt = np.random.default_rng(self.seed), params(more=MORE).lxe_format()
+        rng, fmt = np.random.default_rng(self.seed), params(more=FEATURES).lxe_format()
         table = rng.integers(-99, 99, (TABLE * self.apart, fmt.lanes)).astype(BF16)
         numbers = rng.integers(0, TABLE, self.count).tolist()
         values = rng.choice([1.0, 1.0078125, 0.9921875, -3.0, 50.0, 2.0**-30 + 1], self.count).astype(np.float32)
@@ -79,7 +78,7 @@ class RandomTraffic(StressTraffic):
         return cls([Case.random(rng) for _ in range(4)], programs, rng.choice((1, 9, 30)), stall_rate(rng))
 
     def play(self) -> Any:
-        got, unit = [], emitted(MORE)
+        got, unit = [], emitted(FEATURES)
         for case in self.cases:
             run, script = case.run, Script(case.run.memory, ["out"])
             script.add(case.program, run.registers)
@@ -95,9 +94,9 @@ class RandomTraffic(StressTraffic):
         for case, (wrong, cycles) in zip(self.cases, cases, strict=True):
             assert not wrong, wrong
             words = [encode(i) for i in case.program]
-            steps = trace(params(more=MORE), words, case.run.registers, stored=case.run.stored).steps
+            steps = trace(params(more=FEATURES), words, case.run.registers, stored=case.run.stored).steps
             assert cycles["status"]["code"] == Status.DONE
-            assert cycles["done"] == int(LxeTime(params(more=MORE), self.latency).run(steps).done)
+            assert cycles["done"] == int(LxeTime(params(more=FEATURES), self.latency).run(steps).done)
         for program, one in zip(self.programs, programs, strict=True):
             wrong = differences(timed(program, self.latency), one)
             assert not wrong, wrong

@@ -9,7 +9,17 @@ from openvrex.golden.program.isa import Instruction, Opcode, Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.sim.units.lxe_time import LxeTime, Run
 from openvrex.sim.units.sequencer_time import trace
-from openvrex.tb.checks.core_checks import BUDGET, PUBLISHED, SHAPE, begin, budget_passes, emitted, host, params, ports
+from openvrex.tb.checks.core_checks import (
+    FEATURES,
+    PUBLISHED,
+    SHAPE,
+    begin,
+    budget_passes,
+    emitted,
+    host,
+    params,
+    ports,
+)
 from openvrex.tb.checks.lxe_time_checks import Program, differences, play, simulate, simulated, timed
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.pass_time import PassTime
@@ -126,7 +136,7 @@ def test_layers_on_a_core_with_budgets():
     """The same where rows take budgets of tokens and shares in turn."""
     h, passes, start = budget_passes(2)
     script, runs, views = Script(h.memory), [], []
-    time = PassTime(params(more=BUDGET), h.core, ports(h), 6)
+    time = PassTime(params(more=FEATURES), h.core, ports(h), 6)
     for n, (program, registers, _) in enumerate(passes):
         start(n)
         script.add(program, registers)
@@ -137,6 +147,6 @@ def test_layers_on_a_core_with_budgets():
         runs.append({"program": [f"{encode(w):x}" for w in program], "registers": registers})
     for run, given in zip(runs, script.runs, strict=True):
         run["writes"] = given["writes"]
-    got = simulate(emitted(BUDGET), runs, 6, ports(h), script.before.tobytes())
+    got = simulate(emitted(FEATURES), runs, 6, ports(h), script.before.tobytes())
     assert all(g["status"]["code"] == Status.DONE for g in got)
     assert views == [g["done"] for g in got]

@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+import pytest
 
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import fma
@@ -24,7 +25,7 @@ MUTANTS = {
     "$or 1.5a1a3370: A[0] const0": "zeros and results below the range are not flushed",
     "$and 1.95151dcb: B[0] const1": "operands that cancel keep a sign",
 }
-CYCLES = 1 << 16
+CYCLES = [1 << 13, pytest.param(1 << 16, marks=pytest.mark.nightly)]
 
 
 @cache
@@ -55,9 +56,9 @@ def stimulus(seed: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @cache
-def results() -> tuple[np.ndarray, np.ndarray]:
+def results(cycles: int) -> tuple[np.ndarray, np.ndarray]:
     """Results of the unit and of each mutant [1 + mutants, n], and golden's [n]."""
-    a, b, c = stimulus(7, CYCLES)
+    a, b, c = stimulus(7, cycles)
     drain = np.zeros(Fma.LATENCY, int)
     config = {n: np.concatenate([v, drain]).tolist() for n, v in (("a", a), ("b", b), ("c", c))}
     got = [int(y, 16) for y in Run(side_by_side(), "bench_fma", "words", config)()["y"][Fma.LATENCY :]]
@@ -65,14 +66,16 @@ def results() -> tuple[np.ndarray, np.ndarray]:
     return got, fma(words(a), b.astype(np.uint16).view(BF16), words(c)).view(np.uint32).astype(int)
 
 
-def test_hardware_equals_golden():
-    got, want = results()
-    a, b, c = stimulus(7, CYCLES)
+@pytest.mark.parametrize("cycles", CYCLES)
+def test_hardware_equals_golden(cycles):
+    got, want = results(cycles)
+    a, b, c = stimulus(7, cycles)
     assert [tuple(map(hex, (a[i], b[i], c[i], got[0, i], want[i]))) for i in np.flatnonzero(got[0] != want)] == []
 
 
-def test_mutants_are_killed():
-    got, want = results()
+@pytest.mark.parametrize("cycles", CYCLES)
+def test_mutants_are_killed(cycles):
+    got, want = results(cycles)
     assert [what for what, y in zip(MUTANTS.values(), got[1:], strict=True) if (y == want).all()] == []
 
 

@@ -25,6 +25,7 @@ from openvrex.tb.checks.core_checks import (
     ALONE,
     AWAY,
     ELSEWHERE,
+    FEATURES,
     GROUPS,
     LAYERS,
     LONG,
@@ -108,9 +109,8 @@ def test_layers_equal_golden(seed, pause, count, how, function, record_property)
 
 def test_packed_homes_equal_golden(record_property):
     """Entries go home in 4 bits a number and come back, and attention runs on what comes back."""
-    more = ("kv4_group=16",)
-    h, script, fetched = passes(1, 5, SHAPE, AHEAD, "none", more)
-    ran, after = script.play(emitted(more), ports(h), 0.2, seed=1)
+    h, script, fetched = passes(1, 5, SHAPE, AHEAD, "none", FEATURES)
+    ran, after = script.play(emitted(FEATURES), ports(h), 0.2, seed=1)
     assert not script.differences(ran, after)
     perf = ran[-1].perf
     assert perf["retriever.moves"] > 0

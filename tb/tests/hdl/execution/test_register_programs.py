@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -27,28 +26,20 @@ from openvrex.golden.program.isa import (
 )
 from openvrex.golden.program.recipes import imm
 from openvrex.golden.program.sequencer_model import LxeError
-from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import LxeTime
 from openvrex.sim.units.sequencer_time import trace
-from openvrex.tb.checks.core_checks import params
+from openvrex.tb.checks.core_checks import FEATURES, emitted, params
 from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, timed
 from openvrex.tb.checks.lxe_time_checks import play as time_play
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.register_programs import AT, OFFSET, OUT, SET, TO, Numbers, number, rows
-from openvrex.tb.library.runner import emit
 
-MORE = ("to_register=true",)
 PORTS = dict.fromkeys(SETTINGS, 0)
 
 
-@cache
-def emitted() -> Emitted:
-    return emit("core", params(more=MORE))
-
-
 def fmt():
-    return params(more=MORE).lxe_format()
+    return params(more=FEATURES).lxe_format()
 
 
 def case(rng, count: int, apart: int) -> tuple[Numbers, np.ndarray, list[int], np.ndarray]:
@@ -78,7 +69,7 @@ def test_rows_of_a_table_by_computed_numbers(pause):
         np.testing.assert_array_equal(got, np.where(copied[:, None], want, 0))
         order = play(issues, fmt())
         assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
-        ran, after = script.play(emitted(), PORTS, pause, seed=5)
+        ran, after = script.play(emitted(FEATURES), PORTS, pause, seed=5)
         assert not script.differences(ran, after)
         seen["copied"] += int(copied.sum())
         seen["skipped"] += int((~copied).sum())
@@ -87,7 +78,7 @@ def test_rows_of_a_table_by_computed_numbers(pause):
 
 @pytest.mark.parametrize("latency", [1, 9])
 def test_cycles_are_those_of_the_time_view(latency):
-    rng, p = np.random.default_rng(4), params(more=MORE)
+    rng, p = np.random.default_rng(4), params(more=FEATURES)
     for threshold in (None, 1.0):
         run, *_ = case(rng, 8, 1)
         program = rows(fmt(), 8, fmt().word_bytes.bit_length() - 1, 0, threshold)
@@ -97,7 +88,7 @@ def test_cycles_are_those_of_the_time_view(latency):
         words = [encode(i) for i in program]
         steps = trace(p, words, run.registers, stored=run.stored).steps
         one = {"program": [f"{w:x}" for w in words], "registers": run.registers, "writes": []}
-        [got] = simulate(emitted(), [one], latency, PORTS, script.before.tobytes())
+        [got] = simulate(emitted(FEATURES), [one], latency, PORTS, script.before.tobytes())
         assert got["status"]["code"] == Status.DONE
         assert int(LxeTime(p, latency).run(steps).done) == got["done"]
 
@@ -107,7 +98,7 @@ def test_random_programs_take_the_cycles_of_the_time_view(latency):
     """Numbers between transfers, products and loops; the sequencer waits for some of them."""
     programs = [Program(70 * latency + k, numbers=True).out for k in range(6)]
     assert sum(i.op == Opcode.STORE and sets_register(i) for program in programs for i in program) > 8
-    for k, (program, got) in enumerate(zip(programs, time_play(emitted(), programs, latency), strict=True)):
+    for k, (program, got) in enumerate(zip(programs, time_play(emitted(FEATURES), programs, latency), strict=True)):
         assert got["status"]["code"] == Status.DONE, f"program {k}"
         assert not differences(timed(program, latency), got), f"program {k}"
 
@@ -139,7 +130,7 @@ def test_every_bit_of_a_number(shift):
         run.lxe.run(program, run.registers)
         script.expect()
         assert run.stored == [{7: value}]
-        ran, after = script.play(emitted(), PORTS)
+        ran, after = script.play(emitted(FEATURES), PORTS)
         assert not script.differences(ran, after)
         assert run.lxe.registers[7] == OUT
 
@@ -180,7 +171,7 @@ def test_stores_that_do_not_fit_end_in_a_status(change, message):
     script.add(bad, run.registers)
     with pytest.raises(LxeError, match=message) as error:
         run.lxe.run(bad, run.registers)
-    [ran], _ = script.play(emitted(), PORTS)
+    [ran], _ = script.play(emitted(FEATURES), PORTS)
     assert ran.status == error.value.status == Status.RANGE
 
 
