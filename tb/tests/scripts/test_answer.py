@@ -12,7 +12,7 @@ from openvrex.golden.policies.stream_runs import DecoderStream, Options
 from openvrex.hdl.params import CLOCK
 from openvrex.scripts.main import app
 from openvrex.scripts.run import answer_command, run_options
-from openvrex.tb.library import small_models
+from openvrex.tb.library import small_models, stage_log
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
 from tb.tests.golden.inputs.trace_samples import models
@@ -43,6 +43,9 @@ def small(monkeypatch):
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
     monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens: small_models.host(own))
+    # The DPE alone: the other tests of small cores follow its chunks too, so that they share a simulator.
+    dpe, *_ = stage_log.units(small_models.params())
+    monkeypatch.setattr(stage_log, "units", lambda p: [dpe])
     monkeypatch.setattr(run_options, "WORKERS", 1)
     monkeypatch.setattr(VideoQuestion, "pictures", lambda self: [np.zeros((4, 4, 3), np.uint8)] * self.frames)
     monkeypatch.setattr(VideoQuestion, "parts", lambda self, pictures, decoder, told: small_models.parts(own, SIZES))

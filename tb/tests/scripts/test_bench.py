@@ -11,11 +11,16 @@ from openvrex.scripts.main import app
 
 BUDGETS = json.loads(bench_command.BUDGETS.read_text())
 # What maps in seconds; `vrex dev bench` maps the arrays and blocks of every preset, which takes minutes.
-CASES = [*(("tiny", u) for u in bench_command.MEASURED), *(("core", u) for u in ("hcu", "cluster_set", "kvmu"))]
+CASES = [*(("tiny", u) for u in bench_command.MEASURED)]
+CASES += [("core", u) for u in ("hcu", "cluster_set", "kvmu", "dre")]
+LARGE = [*(("tiny", u) for u in ("wtu", "dre", "dpe", "vpe", "sequencer")), *CASES[-4:]]
+LARGE.remove(("core", "cluster_set"))
 HINT = "accept a wanted change with `vrex dev bench --accept` and say why in the commit"
 
 
-@pytest.mark.parametrize(("name", "unit"), [*CASES, pytest.param("core", "dre", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("name", "unit"), [pytest.param(*case, marks=pytest.mark.nightly if case in LARGE else ()) for case in CASES]
+)
 def test_within_budget(name, unit):
     now = {f"{name}.{unit}.{k}": v for k, v in bench_command.measure(unit, preset(name)).items()}
     faults = {k: why for k, v in now.items() if (why := bench_command.verdict(k, v, BUDGETS.get(k)))}

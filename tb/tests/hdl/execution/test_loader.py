@@ -19,9 +19,10 @@ from openvrex.tb.checks.loader_checks import (
 from openvrex.tb.library.transfer_traffic import (
     SIZES,
 )
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
@@ -35,7 +36,7 @@ def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "core"])
+@pytest.mark.parametrize("size", by_day(["tiny", "core"], "tiny"))
 def test_full_rate(size):
     check_full_rate(size)
 

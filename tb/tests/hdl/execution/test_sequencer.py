@@ -43,9 +43,10 @@ from openvrex.tb.checks.sequencer_checks import (
     random_program,
 )
 from openvrex.tb.formal.sequencer_proof import prove_loops, prove_semaphores
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "registers", "one"))
 def test_equals_interpreter_and_time_view(size):
     check_equals_interpreter_and_time_view(size)
 

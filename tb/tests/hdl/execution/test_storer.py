@@ -22,9 +22,10 @@ from openvrex.tb.library.transfer_traffic import (
     params,
     transfer,
 )
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow", "registers"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
@@ -38,7 +39,7 @@ def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "core"])
+@pytest.mark.parametrize("size", by_day(["tiny", "core"], "tiny"))
 def test_full_rate(size):
     check_full_rate(size)
 

@@ -20,6 +20,7 @@ from openvrex.tb.checks.cluster_set_checks import (
     run,
     unions,
 )
+from tb.tests.by_day import by_day
 
 BINS = {
     *("empty_set", "empty_row", "all_clusters", "same_word_at_once", "same_word_later", "word_left_from_before"),
@@ -66,14 +67,17 @@ def listed(p: WtuParams, clusters: list[int]) -> set[str]:
     return hit
 
 
-@pytest.mark.parametrize("size", SIZES)
+DAY = "tiny", "ragged", "one", "parity"
+
+
+@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
 def test_equals_sets_and_time_view(size):
     check_equals_sets_and_time_view(size)
 
 
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
-    hit = set().union(*(bins(p, rows(p, seed, 60)) for p in SIZES.values() for seed in (1, 2)))
+    hit = set().union(*(bins(SIZES[size], rows(SIZES[size], seed, 60)) for size in DAY for seed in (1, 2)))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit == BINS, BINS - hit
 

@@ -21,11 +21,10 @@ from openvrex.tb.checks.dre_checks import (
 )
 from openvrex.tb.library.dre_scenario import Scenario
 from openvrex.tb.library.runner import BenchError, Run
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize(
-    "shape", [pytest.param(s, marks=pytest.mark.nightly) if s in ("one-lane", "recent-one") else s for s in SHAPES]
-)
+@pytest.mark.parametrize("shape", by_day(SHAPES, "tiny", "buckets", "budgets"))
 def test_equals_golden(shape, record_property):
     check_equals_golden(shape, record_property)
 

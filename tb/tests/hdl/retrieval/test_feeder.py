@@ -17,14 +17,15 @@ from openvrex.tb.checks.feeder_checks import (
     traffic,
 )
 from openvrex.tb.library.transfer_traffic import params
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "joined"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "joined"))
 def test_takes_the_cycles_of_the_time_view(size):
     check_takes_the_cycles_of_the_time_view(size)
 
@@ -81,7 +82,7 @@ BINS = {
 
 def test_coverage(record_property):
     """The traffic of `test_equals_the_reference` reaches every bin."""
-    hit = bins("cut") | bins("joined")
+    hit = bins("tiny") | bins("joined")
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
 

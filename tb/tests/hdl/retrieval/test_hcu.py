@@ -26,9 +26,12 @@ from openvrex.tb.checks.hcu_checks import (
     wrong,
 )
 from openvrex.tb.library.runner import lint
+from tb.tests.by_day import by_day
+
+EACH = by_day(SIZES, "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_equals_golden_and_time_view(size):
     check_equals_golden_and_time_view(size)
 
@@ -55,7 +58,7 @@ def test_tables_of_the_core():
     check_tables_of_the_core()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_lints_clean(size, tmp_path):
     assert not lint(emitted(SIZES[size]), tmp_path)
 

@@ -14,6 +14,7 @@ from openvrex.tb.checks.kv4_codec_checks import (
     whole,
 )
 from openvrex.tb.library.runner import lint
+from tb.tests.by_day import by_day
 from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ def test_every_number(ends):
     t.play()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", by_day(SIZES, "core", "wide"))
 def test_equals_golden_and_time_view(size):
     check_equals_golden_and_time_view(size)
 

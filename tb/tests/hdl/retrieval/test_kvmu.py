@@ -28,31 +28,35 @@ from openvrex.tb.formal.kvmu_allocator_proof import DEPTH, prove
 from openvrex.tb.formal.kvmu_map_proof import SMALL, FetchMonitor, MoveMonitor
 from openvrex.tb.formal.prover import holds
 from openvrex.tb.library.runner import lint
+from tb.tests.by_day import by_day
+
+DAY = "ragged", "one"
+EACH = by_day(SIZES, *DAY)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_equals_golden(size):
     check_equals_golden(size)
 
 
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
-    hit = frozenset().union(*map(covered, SIZES))
+    hit = frozenset().union(*map(covered, DAY))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit == BINS, BINS - hit
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_cycles_equal_time_view(size):
     check_cycles_equal_time_view(size)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_append_never_waits_for_bursts(size):
     check_append_never_waits_for_bursts(size)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_lint(size, tmp_path):
     assert lint(emitted(SIZES[size]), tmp_path) == ""
 

@@ -36,10 +36,9 @@ from openvrex.tb.checks.retriever_checks import (
 from openvrex.tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
 from openvrex.tb.library.runner import Run
 from openvrex.tb.library.transfer_traffic import params
+from tb.tests.by_day import by_day
 
-EACH = [
-    pytest.param(size, marks=pytest.mark.nightly) if size in ("packed_wide", "packed_beats") else size for size in SIZES
-]
+EACH = by_day(SIZES, "tiny", "budget", "one", "packed")
 
 
 @pytest.mark.parametrize("size", EACH)

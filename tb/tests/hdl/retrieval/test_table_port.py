@@ -36,14 +36,17 @@ from openvrex.tb.checks.table_port_checks import (
     words,
 )
 from openvrex.tb.library.runner import lint
+from tb.tests.by_day import by_day
+
+EACH = by_day(SIZES, "tiny", "one", "ragged", "parity", "secded")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_takes_the_cycles_of_the_time_view(size):
     check_takes_the_cycles_of_the_time_view(size)
 
@@ -65,7 +68,7 @@ def test_reset_in_flight():
     check_reset_in_flight()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", EACH)
 def test_lints_clean(size, tmp_path):
     assert not lint(emitted(size), tmp_path)
 

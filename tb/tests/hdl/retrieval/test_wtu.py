@@ -33,36 +33,37 @@ from openvrex.tb.checks.wtu_checks import (
     run,
     unit_counts,
 )
+from tb.tests.by_day import by_day
+
+DAY = "tiny", "one", "fixed", "long", "budget", "buckets", "buckets-one"
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(s, marks=pytest.mark.nightly) if s in ("budget-one", "budget-long") else s for s in SIZES]
-)
+@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
 def test_equals_golden_and_time_view(size):
     check_equals_golden_and_time_view(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "digits", "buckets"])
+@pytest.mark.parametrize("size", by_day(["tiny", "digits", "buckets"], "tiny", "buckets"))
 def test_every_bit_of_a_weight_decides(size):
     check_every_bit_of_a_weight_decides(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "fixed", "long", "buckets"])
+@pytest.mark.parametrize("size", by_day(["tiny", "fixed", "long", "buckets"], "tiny", "long", "buckets"))
 def test_counts_that_come_while_rows_run(size):
     check_counts_that_come_while_rows_run(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "fixed", "lanes", "wide"])
+@pytest.mark.parametrize("size", by_day(["tiny", "fixed", "lanes", "wide"], "tiny", "fixed"))
 def test_equal_codes_cross_in_every_lane(size):
     check_equal_codes_cross_in_every_lane(size)
 
 
-@pytest.mark.parametrize("size", ["budget", "budget-fixed"])
+@pytest.mark.parametrize("size", by_day(["budget", "budget-fixed"], "budget"))
 def test_budgets_at_every_count(size):
     check_budgets_at_every_count(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "long", "budget-long", "buckets"])
+@pytest.mark.parametrize("size", by_day(["tiny", "long", "budget-long", "buckets"], "tiny", "long", "buckets"))
 def test_reset_in_flight(size):
     check_reset_in_flight(size)
 
@@ -162,7 +163,7 @@ def test_functional_coverage(record_property):
     buckets = both | {"buckets_one", "buckets_some", "buckets_all", "empty_bucket", "one_code"}
     for selection, want in (("exact", exact), ("buckets", buckets)):
         hit = set()
-        for p in SIZES.values():
+        for p in (SIZES[size] for size in DAY):
             if p.selection == selection:
                 hit = hit.union(*(bins_hit(p, e) for e in episodes_of(p)))
         record_property("bins", f"{selection}: {', '.join(sorted(hit))}")  # for `vrex report`

@@ -27,6 +27,7 @@ from openvrex.tb.checks.motion_mask_checks import (
     run,
     stream,
 )
+from tb.tests.by_day import by_day
 from tb.tests.golden.inputs.codec_samples import CODECS, square
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.inputs.video_samples import write
@@ -111,7 +112,10 @@ def residual_bins(command, squared: int, share: int) -> set[str]:
     return set() if alone or not share else {"residual_helps" if reached > 0 else "residual_is_too_small"}
 
 
-@pytest.mark.parametrize("size", SIZES)
+DAY = "tiny", "one", "ragged", "residuals"
+
+
+@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
 def test_equals_golden_and_time_view(size):
     check_equals_golden_and_time_view(size)
 
@@ -119,7 +123,7 @@ def test_equals_golden_and_time_view(size):
 def test_functional_coverage(record_property):
     """The streams of this file reach every stated bin; without this a comparison could pass on dull data."""
     hit = set()
-    for p in SIZES.values():
+    for p in (SIZES[size] for size in DAY):
         hit |= bins(p, stream(p, 1, 60) + covering(p, 2, 30)) | bins(p, covering(p, 3, 30) + stream(p, 4, 60))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit == BINS, (BINS - hit, hit - BINS)

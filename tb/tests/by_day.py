@@ -1,0 +1,16 @@
+"""Which sizes of a unit `make test` plays: the others are left to `make nightly`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def by_day(sizes: Iterable[str], *day: str) -> list[Any]:
+    """Values of a test's parameter: those of `day` by day, all of `sizes` at night.
+
+    By day a unit has its usual size, sizes of 1, and each option; other shapes come at night.
+    """
+    every = list(sizes)
+    assert set(day) <= set(every), set(day) - set(every)
+    return [pytest.param(size, marks=() if size in day else pytest.mark.nightly) for size in every]
