@@ -11,6 +11,7 @@ from openvrex.hdl.emit import ALL, Emitted, emit, params_of
 from openvrex.hdl.params import preset
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import verilator_env
+from tb.tests.by_day import by_day
 
 FLAGS = ("--assert", "-Wno-fatal", "-CFLAGS", "-std=gnu++20 -fcoroutines -O0")  # delays are coroutines
 
@@ -29,7 +30,7 @@ def test_lints_clean(unit, tmp_path):
     assert f"bind {unit} " in e.assertions
 
 
-@pytest.mark.parametrize("unit", ["dpe", "retriever", "sequencer", pytest.param("core", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("unit", by_day(["dpe", "retriever", "sequencer", "core"], "retriever"))
 def test_units_keep_their_rules(unit):
     """In the tests that judge mutants, with stalls on both sides: for an AXI manager also beside slow memories."""
     subject = SUBJECTS[unit]

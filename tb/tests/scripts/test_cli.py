@@ -123,7 +123,8 @@ def test_a_folder_holds_one_unit(tmp_path):
         ("cluster_set", ("--stall", "0.4")),
         ("kvmu", ()),
         pytest.param("kvmu", ("--idle", "0.2", "--stall", "0.2"), marks=pytest.mark.nightly),
-        ("dre", ()),
+        ("dre", ("--seed", "2")),
+        pytest.param("dre", (), marks=pytest.mark.nightly),
         pytest.param("dre", ("--idle", "0.2", "--stall", "0.2", "--seed", "3"), marks=pytest.mark.nightly),
     ],
 )

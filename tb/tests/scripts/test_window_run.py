@@ -71,7 +71,13 @@ def words(name: str, layers: int, **more) -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("streamingllm", 1), ("codecsight", 2), ("hybrid", 1), pytest.param("history", 2, marks=pytest.mark.nightly)],
+    [
+        ("codecsight", 2),
+        *(
+            pytest.param(name, layers, marks=pytest.mark.nightly)
+            for name, layers in (("streamingllm", 1), ("hybrid", 1), ("history", 2))
+        ),
+    ],
 )
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
@@ -133,7 +139,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["streamingllm", "history"])
+@pytest.mark.parametrize("name", ["streamingllm", pytest.param("history", marks=pytest.mark.nightly)])
 def test_a_killed_run_goes_on(name, tmp_path, client):
     """Slots, places and turned keys are as if nothing had stopped the run between a turn and its pass.
 

@@ -9,11 +9,11 @@ from openvrex.scripts.main import app
 from openvrex.tb.campaigns import stress
 from openvrex.tb.campaigns.stress import UNITS, drawn, play
 from openvrex.tb.checks.clusters_checks import BINS as CLUSTERS
+from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize(
-    "unit", [pytest.param(u, marks=pytest.mark.nightly) if u in ("core", "core_ip") else u for u in UNITS]
-)
+# Random traffic of every unit is in its own tests; `vrex dev stress` plays much more of it at night.
+@pytest.mark.parametrize("unit", by_day(UNITS, "hcu", "arbiter", "table_port", "registers"))
 def test_a_slice_equals_golden(unit):
     assert play(unit, 1) > 10
 

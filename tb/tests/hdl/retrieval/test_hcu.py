@@ -28,7 +28,8 @@ from openvrex.tb.checks.hcu_checks import (
 from openvrex.tb.library.runner import lint
 from tb.tests.by_day import by_day
 
-EACH = by_day(SIZES, "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes")
+DAY = "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes"
+EACH = by_day(SIZES, *DAY)
 
 
 @pytest.mark.parametrize("size", EACH)
@@ -73,7 +74,7 @@ def test_functional_coverage(record_property):
     want |= {"opens_behind_whole_tile", "opens_over_end_of_tile", "full_in_its_batch", "full_joins_of_this_batch"}
     want |= {"abandoned", "not_abandoned", "compares_nothing", "waits_for_memory"}
     hit = set()
-    for p in SIZES.values():
+    for p in (SIZES[size] for size in DAY):
         for seed in range(1, 5):
             th_hd = max(1, p.n_hp // 4)
             beats = stream(p, seed, 240, 4, 0.04)
