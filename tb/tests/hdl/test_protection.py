@@ -226,7 +226,9 @@ def test_single_errors_in_the_tables_of_software_are_counted(record_property):
     assert got["perf"]["protection.detected"] == 0
 
 
-@pytest.mark.parametrize("kind", Item)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k in (Item.LEVEL, Item.ROW) else pytest.mark.nightly) for k in Item]
+)
 def test_software_is_told_of_a_wrong_item_in_memory(kind):
     """Of two wrong bits in each item of a kind: the command that reads the first one ends in MEMORY."""
     check_broken(wrong_tables(2, [kind])[0], software()[0])

@@ -13,7 +13,16 @@ from openvrex.tb.checks.hcu_checks import run, stream
 from openvrex.tb.library.powerup import unknown
 from openvrex.tb.library.runner import BenchError, emit
 
-INSIDE = ("core", "lxe", "system", "dre", "dpe", "vpe")  # stand in core_ip, or all that stands in them does
+JOINS = (
+    "core_ip",
+    "dre_ip",
+    "core",
+    "lxe",
+    "system",
+    "dre",
+    "dpe",
+    "vpe",
+)  # at night: they hold the others, or are large
 
 
 def unit(name: str, *changes: str) -> Emitted:
@@ -23,7 +32,7 @@ def unit(name: str, *changes: str) -> Emitted:
 @pytest.mark.parametrize(
     ("name", "protect"),
     [
-        pytest.param(name, p, marks=() if p == "secded" and name not in INSIDE else pytest.mark.nightly)
+        pytest.param(name, p, marks=() if p == "secded" and name not in JOINS else pytest.mark.nightly)
         for name in ALL
         for p in PROTECTIONS
     ],

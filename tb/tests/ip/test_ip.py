@@ -1047,6 +1047,7 @@ def test_the_driver_plays_frames_as_golden(tmp_path, record_property):
     record_property("cycles", [r.cycles for r in ran[::2]])
 
 
+@pytest.mark.nightly
 def test_the_driver_of_a_dre_plays_frames_as_golden(tmp_path):
     """Results of every command and every byte of memory, polled for or by interrupt; a fault and a reset before."""
     s = dre_frames(1, 20)

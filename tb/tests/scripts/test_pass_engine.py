@@ -236,6 +236,7 @@ def assert_matches(text: str, pattern: str) -> None:
     assert re.fullmatch(pattern, text), text
 
 
+@pytest.mark.nightly
 def test_passes_are_repeated_with_waveforms(whole, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "passes")
     engine = PassEngine(folder, stream := Layers(), SIMULATOR, {})

@@ -157,6 +157,7 @@ def test_tests_that_fail_are_told_of(tmp_path, monkeypatch):
     assert (run.exit_code, run.stderr) == (1, "error: cluster_set: its tests fail: o[3] differs\n")
 
 
+@pytest.mark.nightly
 def test_tests_reach_every_branch_and_none_without_them():
     points = measure(SUBJECTS["cluster_set"])
     hit, every = counts(points)["branch"]

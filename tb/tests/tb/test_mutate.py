@@ -18,7 +18,7 @@ from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
 
-N, SEED = 16, 1
+N, SEED = 8, 1
 BEATS = rows(TINY, 5, 41)
 
 

@@ -4,12 +4,14 @@ import re
 import shutil
 from unittest.mock import patch
 
+import pytest
 from typer.testing import CliRunner
 
 from openvrex.scripts.main import app
 from openvrex.tb.library import waveforms
 
 
+@pytest.mark.nightly
 def test_a_save_file_groups_streams_and_names_states(tmp_path, monkeypatch):
     """Every signal of it is in the waveform, every group is closed, and a state has the name of the source."""
     monkeypatch.chdir(tmp_path)

@@ -153,8 +153,8 @@ def growing(more: tuple[str, ...], count: int) -> tuple[CoreHost, Script, list[n
 
 def test_rows_longer_than_a_bank():
     """Rows of up to 66 scores go to the WTU in parts of 64, in every reading; codes are those of whole rows."""
-    h, script, blocks = growing(LONG, 22)
-    _, _, whole = growing((*LONG, "vpe.depth=128"), 22)
+    h, script, blocks = growing(LONG, 11)
+    _, _, whole = growing((*LONG, "vpe.depth=128"), 11)
     sizes = [rows.shape[1] for rows in blocks]
     assert min(sizes) < 32 < 64 < max(sizes) == 66
     assert all(np.array_equal(a, b) for a, b in zip(blocks, whole, strict=True))
@@ -345,8 +345,8 @@ def test_centred_layers_equal_golden():
     assert not script.differences(ran, after)
     assert ran[-1].perf["feeder.orders"] == orders(script)
     script.programs = [[f"{encode(raw(decode(int(word, 16)))):x}" for word in words] for words in script.programs]
-    ran, after = script.play(emitted(), ports(h), 0.2, seed=3)
-    assert script.differences(ran, after)
+    script.runs = script.runs[:LAYERS]  # the first pass tells; behind it memory is not that of the end
+    assert any(line.startswith("run ") for line in script.differences(*script.play(emitted(), ports(h))))
 
 
 def test_entries_are_those_that_guessed_queries_choose():

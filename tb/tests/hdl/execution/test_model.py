@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+import pytest
 
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import Register
@@ -68,6 +69,7 @@ def test_argmax_equals_golden():
     assert not script.differences(ran, after)
 
 
+@pytest.mark.nightly
 def test_a_stream_longer_than_memory_ends_in_a_status():
     """Golden and the RTL refuse the same step, with all before it equal; golden says how much memory it takes."""
     own = model(1)

@@ -252,6 +252,7 @@ def test_packed_homes_equal_golden(record_property):
     assert min(np.sum(fetched, axis=0)) > 0
 
 
+@pytest.mark.nightly
 def test_a_pass_with_a_memory_of_cocotbext_axi():
     rng = np.random.default_rng(2)
     script = Script(host(rng, centre=True))
@@ -282,6 +283,7 @@ def test_a_bus_error_ends_in_a_status_of_one_core():
         assert np.array_equal(got["images"][k][at], image(h.memory)[at])
 
 
+@pytest.mark.nightly
 def test_an_error_of_a_fetch_ends_in_a_status_of_one_core():
     rng = np.random.default_rng(4)
     script = Script(host(rng))
@@ -328,6 +330,7 @@ def test_a_team_equals_golden():
     assert {len(p["starts"]) for p in script.phases} == {2}  # the last member rotates while the leader places
 
 
+@pytest.mark.nightly
 def test_a_team_with_a_table_of_two_heads_equals_golden():
     """The second member rotates the queries of both heads; each multiplies both heads' queries by its own entries."""
     rng = np.random.default_rng(11)
@@ -342,6 +345,7 @@ def test_a_team_with_a_table_of_two_heads_equals_golden():
     assert {len(p["starts"]) for p in script.phases} == {2}
 
 
+@pytest.mark.nightly
 def test_teams_that_cut_sums_equal_golden():
     rng = np.random.default_rng(9)
     script = Script(host(rng, TEAMS, 4))
@@ -376,6 +380,7 @@ def test_cores_with_two_tables_each_prefetch_for_each():
     assert beside(script, got) == {"attention": 10}  # the next table's `cluster` waits
 
 
+@pytest.mark.nightly
 def test_a_prefetch_goes_on_beside_the_phases_behind_it():
     """One table a core and a slow memory: the FETCH ends in a later phase."""
     rng = np.random.default_rng(12)
@@ -386,6 +391,7 @@ def test_a_prefetch_goes_on_beside_the_phases_behind_it():
     assert beside(script, got) == {"attention": 5}
 
 
+@pytest.mark.nightly
 def test_keys_enter_beside_a_prefetch():
     """Without attention between them, the keys of one table are hashed and clustered beside the FETCH of another."""
     rng = np.random.default_rng(13)
@@ -401,6 +407,7 @@ def test_keys_enter_beside_a_prefetch():
     assert beside(script, got)["cluster"] >= 6
 
 
+@pytest.mark.nightly
 def test_an_error_of_a_prefetch_ends_in_a_status_of_a_later_program():
     rng = np.random.default_rng(12)
     script = Script(host(rng, SHAPE, layers=2, ahead=True))

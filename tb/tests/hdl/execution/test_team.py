@@ -41,7 +41,7 @@ def play(shape: LayerShape, members: int, passes: list[int], phases: Iterable[st
     return host
 
 
-@pytest.mark.parametrize("members", [2, 3])
+@pytest.mark.parametrize("members", [pytest.param(2, marks=pytest.mark.nightly), 3])
 def test_a_team_equals_golden(members):
     """Without entries behind the ring, all members but one have none; then each has some, the last pair not full."""
     host = play(SHAPE, members, [0, 5, 29])
@@ -53,7 +53,7 @@ def test_a_team_with_groups_equals_golden():
     assert [len(plan.team.rows(8)) for plan in host.plans] == [2, 3, 3]
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_long_rows_of_a_team_equal_golden(kv_heads):
     host = play(replace(LONG, kv_heads=kv_heads), 2, [1099], ("before", "attention", "join"))
     assert all(plan.part for plan in host.plans)
@@ -61,7 +61,7 @@ def test_long_rows_of_a_team_equal_golden(kv_heads):
     assert pitch == [kv_heads] * 2  # rows of several heads lie as far apart in bytes as those of scores
 
 
-@pytest.mark.parametrize("latency", [1, 7])
+@pytest.mark.parametrize("latency", [pytest.param(1, marks=pytest.mark.nightly), 7])
 def test_cycles_equal_the_time_view(latency):
     """Every program that members have for themselves; the time does not depend on the numbers in memory."""
     host = TeamHost(SHAPE, params().lxe_format(), 3, weights(SHAPE, np.random.default_rng(1)))
