@@ -13,16 +13,8 @@ from openvrex.tb.checks.hcu_checks import run, stream
 from openvrex.tb.library.powerup import unknown
 from openvrex.tb.library.runner import BenchError, emit
 
-JOINS = (
-    "core_ip",
-    "dre_ip",
-    "core",
-    "lxe",
-    "system",
-    "dre",
-    "dpe",
-    "vpe",
-)  # at night: they hold the others, or are large
+# Large ones, which hold the others, and arrays: at night.
+LARGE = ("core_ip", "dre_ip", "core", "lxe", "system", "dre", "dpe", "vpe")
 
 
 def unit(name: str, *changes: str) -> Emitted:
@@ -32,7 +24,7 @@ def unit(name: str, *changes: str) -> Emitted:
 @pytest.mark.parametrize(
     ("name", "protect"),
     [
-        pytest.param(name, p, marks=() if p == "secded" and name not in JOINS else pytest.mark.nightly)
+        pytest.param(name, p, marks=() if p == "secded" and name not in LARGE else pytest.mark.nightly)
         for name in ALL
         for p in PROTECTIONS
     ],

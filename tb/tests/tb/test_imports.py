@@ -43,11 +43,6 @@ def room(module: str) -> str:
     return folder
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """Modules and names that a file imports, as folders of the repository name them."""
-    return {name.removeprefix("openvrex.") for name in _imported(tree)}
-
-
 def _imported(tree: ast.AST) -> set[str]:
     """These modules and names in full. Imports for the type checker alone count, too."""
     out = set()
@@ -61,8 +56,15 @@ def _imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def imports() -> dict[str, set[str]]:
-    return {module: imported(ast.parse(path.read_text())) for module, path in MODULES.items()}
+def in_full() -> dict[str, set[str]]:
+    """Modules and names that each file imports."""
+    return {module: _imported(ast.parse(path.read_text())) for module, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def imports(in_full) -> dict[str, set[str]]:
+    """The same as folders of the repository name them."""
+    return {module: {name.removeprefix("openvrex.") for name in names} for module, names in in_full.items()}
 
 
 def test_imports_point_one_way(imports):
@@ -139,11 +141,10 @@ def test_every_room_is_known():
     assert {f for f in folders if not f.startswith("tb.tests")} <= set(ROOMS)
 
 
-def test_no_import_without_the_package(imports):
+def test_no_import_without_the_package(in_full):
     """A folder's name alone is some other package's, once this one is installed. Tests are not."""
     plain = {name.split(".")[0] for name in MODULES}
-    for module, path in MODULES.items():
-        names = _imported(ast.parse(path.read_text()))
+    for module, names in in_full.items():
         assert not {n for n in names if n.split(".")[0] in plain and not n.startswith("tb.tests")}, module
 
 

@@ -24,6 +24,7 @@ def emitted() -> Emitted:
     return emit("core", params())
 
 
+@pytest.mark.nightly  # short form: test_pass_engine.py, without stalls
 def test_a_stream_equals_golden():
     """A prompt in two passes, two frames, an empty one, a question, two tokens; entries leave the ring and return."""
     own = model(1, tied=False)
