@@ -32,18 +32,24 @@ NAMES = {
 }
 
 
+def check_batch(point: Point) -> None:
+    """Raise `ParamError` for several streams."""
+    check(point.batch == 1, "batch", point.batch, "must be 1: each stream has a window, and passes of its own")
+
+
 class WindowPass(CorePass):
     """Frames and tokens of one stream under a policy that chooses by positions. `d` : what it asks for"""
 
     own_share = "which fetches nothing"
 
     def __init__(self, v: Vrex, d: WindowDemand, point: Point):
-        check(point.batch == 1, "batch", point.batch, "must be 1: each stream has a window, and passes of its own")
+        check_batch(point)
         super().__init__(v, replace(point, branch=d.branch))
         self.d, self.rows, self.most, self.note = d, d.rows, d.held, f"{d.held} tokens held"
 
     @classmethod
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
+        check_batch(point)  # before the policy runs, which takes long
         return cls(v, demand(entry, point.model, point.cache, given.coded, given.at_once), point)
 
     @cached_property

@@ -94,7 +94,8 @@ def test_a_program_that_waits_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("latency", "more"), [(6, ()), (30, ()), (1, ()), pytest.param(6, PUBLISHED, marks=pytest.mark.nightly)]
+    ("latency", "more"),
+    [(6, ()), *(pytest.param(*own, marks=pytest.mark.nightly) for own in ((30, ()), (1, ()), (6, PUBLISHED)))],
 )
 def test_layers_on_a_core(latency, more):
     """Layers with retrieval, from the first key to the last store; of V-Rex as published, too.

@@ -202,6 +202,7 @@ def test_sequences_at_full_size():
             episode.check_cycles(got)
 
 
+@pytest.mark.nightly
 def test_share_of_resv_at_full_size():
     """Hash bits and cluster means equal those of the policy; every stored word equals golden, score codes too."""
     p, f, t = preset("core").core.vpe, ReSVParams(), trace()
