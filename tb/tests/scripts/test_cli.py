@@ -121,7 +121,7 @@ def test_a_folder_holds_one_unit(tmp_path):
         ("wtu", ()),
         ("wtu", ("-p", "selection=buckets", "-p", "counts=32")),
         ("cluster_set", ("--stall", "0.4")),
-        ("kvmu", ()),
+        pytest.param("kvmu", (), marks=pytest.mark.nightly),
         pytest.param("kvmu", ("--idle", "0.2", "--stall", "0.2"), marks=pytest.mark.nightly),
         ("dre", ("--seed", "2")),
         pytest.param("dre", (), marks=pytest.mark.nightly),

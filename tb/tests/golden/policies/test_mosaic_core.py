@@ -60,17 +60,28 @@ def run(out: MosaicStream) -> MosaicStream:
 STEERED = ("to_register=true",)  # a core whose programs take control from their own numbers
 
 
+@cache
+def played() -> MosaicStream:
+    """A stream with every parameter as it is."""
+    return run(stream(shown(frames=7)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("core", "changes"),
     [
         ((), {}),
-        ((), {"prefetch": "none", "recent": 16}),
-        ((), {"defer": False, "adaptive": False}),
-        ((), {"semantic_level": False}),
-        ((), {"visual_level": False, "breadth": 1.0, "semantic": Threshold(0.45, 0.65, 4.0)}),
         (STEERED, {}),
-        (STEERED, {"defer": False, "adaptive": False}),
+        *(
+            pytest.param(core, changes, marks=pytest.mark.nightly)
+            for core, changes in (
+                ((), {"prefetch": "none", "recent": 16}),
+                ((), {"defer": False, "adaptive": False}),
+                ((), {"semantic_level": False}),
+                ((), {"visual_level": False, "breadth": 1.0, "semantic": Threshold(0.45, 0.65, 4.0)}),
+                (STEERED, {"defer": False, "adaptive": False}),
+            )
+        ),
     ],
 )
 def test_every_decision_is_the_policy_s(core, changes):
@@ -78,7 +89,7 @@ def test_every_decision_is_the_policy_s(core, changes):
 
     The policy got NaN for keys, values and queries, so it had no other source for them than the core.
     """
-    out = run(stream(shown(frames=7), core=core, **changes))
+    out = run(stream(shown(frames=7), core=core, **changes)) if core or changes else played()
     assert not out.twin.differences
     assert out.twin.compared > 1000
     for name in ("splits", "deferred", "needed", "covered"):
@@ -118,7 +129,7 @@ def test_programs_have_no_hazard(core):
     assert {"assign", "halve"} <= seen if core else {"probe", "absorb, probe", "absorb"} <= seen
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_core_that_steers_itself_is_read_once_a_run_of_tokens():
     """One reading for each run of tokens up to a split, and one for each split; the same memory, the same choices."""
     seen, plain, out = Counter(), *(stream(shown(frames=7), layers=1, core=core) for core in ((), STEERED))
@@ -146,7 +157,7 @@ def test_hidden_states_are_near_those_of_the_policy_in_fp32():
     segments = shown(frames=7)
     want = MosaicReference(Entry(Mosaic, PARAMS), SmallDecoder())
     want.take_in(segments)
-    out = run(stream(segments))
+    out = played()
     errors = out.errors(want)
     assert 0 < min(errors) < 2 * 8 * 2**-8  # blocks that choose the same: see `test_window_host.ERROR`
     assert out.chosen_otherwise(want) < len(segments)
@@ -155,7 +166,7 @@ def test_hidden_states_are_near_those_of_the_policy_in_fp32():
 @pytest.mark.slow
 def test_prefetch_and_completion_give_the_exact_set():
     """The policy without prefetch attends to the same tokens on the same keys and queries, but fetches them all."""
-    out = stream(shown(frames=7))
+    out = stream(shown(frames=6))
     with_, own = out.twin.choose, out.host.policy.params
     out.host.policy.params = replace(own, prefetch="none")
     plain = Twin(out.host)  # of a policy with these parameters
@@ -183,7 +194,7 @@ def test_prefetch_and_completion_give_the_exact_set():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", [(), STEERED])
+@pytest.mark.parametrize("core", [pytest.param((), marks=pytest.mark.nightly), STEERED])
 def test_visual_clusters_are_the_policy_s(core):
     """A frame's vision tokens are the only source: sums, directions, K-means, nearest cluster, threshold, new clusters.
 
