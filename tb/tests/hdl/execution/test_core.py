@@ -80,7 +80,7 @@ BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile",
     ("seed", "pause", "count", "how", "function"),
     [
         (1, 0.0, 7, (), {"centre": False}),
-        (3, 0.4, 5, (GROUPS, AWAY), {"th_hd": 2}),
+        pytest.param(3, 0.4, 5, (GROUPS, AWAY), {"th_hd": 2}, marks=pytest.mark.nightly),
         (2, 0.2, 2, (RING,), {"ratio_q16": 45875}),
     ],
 )
@@ -121,8 +121,11 @@ def test_packed_homes_equal_golden(record_property):
     assert sum(fetched) > 0
 
 
-def test_budgets_equal_golden(record_property):
-    check_budgets_equal_golden(record_property)
+@pytest.mark.parametrize(
+    ("seed", "how", "pause"), [(1, (), 0.0), pytest.param(4, (GROUPS, AHEAD), 0.3, marks=pytest.mark.nightly)]
+)
+def test_budgets_equal_golden(seed, how, pause, record_property):
+    check_budgets_equal_golden(seed, how, pause, record_property)
 
 
 def test_a_plain_core_refuses_a_budget():
