@@ -47,6 +47,7 @@ from openvrex.synth.technology import node
 from openvrex.tb.library.dre_scenario import Scenario
 from openvrex.tb.library.runner import ROOT, Run
 from openvrex.tb.library.trace_check import scenario, tables
+from tb.tests.by_day import by_day
 
 TINY = ("tiny", ["blocks=128", "counts=32"])
 
@@ -433,7 +434,15 @@ def designs(tmp_path_factory):
         yield database
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_has_two_values():
+    """Which make different designs, by the names under which results are kept."""
+    base = asked()
+    for name in NAMES:
+        axis, two = values(name)
+        assert len({point_costs.key_of(points.design(*TINY, {axis: value}), base) for value in two}) == 2, name
+
+
+@pytest.mark.parametrize("name", by_day(NAMES, *NAMES[::8]))
 def test_every_parameter_is_an_axis(name, client, designs, monkeypatch):
     monkeypatch.setattr(point_costs, "built", lambda unit, *_: point_costs.Built(100.0, (), 20.0, ""))
     monkeypatch.setattr(point_costs, "energy", lambda unit, *_: Energy(1.0, 2.0))
@@ -598,7 +607,7 @@ def queue(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("name", FAKES)
+@pytest.mark.parametrize("name", by_day(FAKES, "slurm"))
 def test_jobs_of_a_queue(name, queue):
     log = queue(name)
     with dask_run.cluster(jobs=name, workers=1) as client:
