@@ -146,7 +146,8 @@ MUTANTS = {
 }
 
 
-def test_mutants_are_killed():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(every):
     full = {f"{n}_{i}": stall for n, stall in (("r", 0.9), ("b", 0.98)) for i in range(9)}
     stalls = (full, {f"w_{i}": 0.9 for i in range(9)})
     runs = [replace(t, bursts=10) for t in (*THREE, *(Traffic(cores=3, stalls=s, seed=12) for s in stalls))]
@@ -158,4 +159,4 @@ def test_mutants_are_killed():
         assert in_turn(got[1], "ar")
         assert in_turn(got[2], "aw")
 
-    assert not survivors(emitted(3), MUTANTS, passes)
+    assert not survivors(emitted(3), MUTANTS, passes, every=every)

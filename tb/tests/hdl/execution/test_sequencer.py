@@ -167,7 +167,8 @@ MUTANTS = {
 }
 
 
-def test_mutants_are_killed():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(every):
     p = core("tiny")
     programs = [(random_program(p, 103), {}, Status.DONE)]
     programs += [BAD[name] for name in ("past-the-end", "keep", "pairs", "skipped")]
@@ -187,7 +188,7 @@ def test_mutants_are_killed():
             assert got["status"]["code"] == status
         assert [left["end"], last["end"]] == ends
 
-    assert not survivors(emitted("tiny"), MUTANTS, passes)
+    assert not survivors(emitted("tiny"), MUTANTS, passes, every=every)
 
 
 @pytest.mark.parametrize("prove", [prove_semaphores, prove_loops])

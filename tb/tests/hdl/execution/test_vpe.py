@@ -279,7 +279,8 @@ MUTANTS = {
 }
 
 
-def test_mutants_are_killed():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(every):
     p = replace(TINY, n_w=2, depth=8)
     episodes = [Episode(p, random_rows(p, 3, 300), STALLS), Episode(p, random_rows(p, 4, 300), FULL_RATE)]
 
@@ -287,7 +288,7 @@ def test_mutants_are_killed():
         for episode, got in zip(episodes, run(unit, p, episodes, waves=False), strict=True):
             episode.check(got)
 
-    assert not survivors(emitted(p), MUTANTS, passes)
+    assert not survivors(emitted(p), MUTANTS, passes, every=every)
 
 
 def test_units_are_the_same_leaf_once_and_alone():

@@ -109,9 +109,13 @@ MUTANTS = {  # by size
 
 
 @pytest.mark.parametrize("size", [pytest.param("cut", marks=pytest.mark.nightly), "joined"])
-def test_mutants(size):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants(size, every):
+    """Every fourth one, and at night all."""
     beats = traffic(size)[:2]
-    assert not survivors(emitted(size), MUTANTS[size], lambda unit: run(size, beats, unit=unit, waves=False))
+    assert not survivors(
+        emitted(size), MUTANTS[size], lambda unit: run(size, beats, unit=unit, waves=False), every=every
+    )
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_mutants_of_orders(every):
     )
 
 
-@pytest.mark.parametrize("size", MUTANTS)
+@pytest.mark.parametrize("size", by_day(MUTANTS, "tiny"))
 def test_mutants(size):
     p, rng = params(SIZES[size]), random.Random(3)
     episodes = [(random_episode(p, rng, 12), {"stalls": stalls}) for stalls in STALLS[1:3]]
