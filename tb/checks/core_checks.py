@@ -44,7 +44,7 @@ SIZES = ("lxe.i_depth=1024", "lxe.queue=4", "entry_bytes=32", "recent=8", "block
 SIZES += ("frame=8", "counts=8")  # tokens of a pass; counts of larger contexts come round and round
 RING = replace(SHAPE, tokens=8)  # a pass that fills the ring, so every earlier entry goes home
 ONE = replace(SHAPE, tokens=1)
-MANY = replace(SHAPE, tokens=6, entries=96)
+MANY = replace(SHAPE, tokens=4, entries=96)
 # Up to 96 clusters, of which the WTU holds 32 counts, and a bank of the VPE a row of 64 scores.
 LONG = ("clusters=96", "blocks=120", "counts=32", "vpe.depth=16")
 # V-Rex as published on these sizes, whose WTU keeps whole rows and their counts.
