@@ -327,7 +327,10 @@ def test_resets_last_until_memories_are_zero():
     assert reset_cycles(override(preset("core"), ["protect=secded"]).core) == 1024  # the cluster set
 
 
-@pytest.mark.parametrize("changes", [[], ["hcu.n_h=4", "tile=64", "frame=16", "rows=64", "counts=8"]])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param([], marks=pytest.mark.nightly), ["hcu.n_h=4", "tile=64", "frame=16", "rows=64", "counts=8"]],
+)
 def test_every_protected_memory_counts_for_the_reset(changes):
     """The words that parameters state are those of the memories in the Verilog, of each unit and of a core."""
     p = override(preset("tiny"), ["burst_bytes=256", "protect=secded", *changes]).core

@@ -22,7 +22,7 @@ from openvrex.tb.library.transfer_traffic import (
 from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow"))
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
