@@ -235,7 +235,7 @@ def test_programs_are_ordered_by_semaphores_alone(shape, how, centre):
     assert h.core.registers[Register.ENTRIES] > 0
 
 
-@pytest.mark.parametrize("centre", [False, True])
+@pytest.mark.parametrize("centre", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_stages_may_run_alone(centre):
     """Stage by stage, what is in memory and registers is as after the whole program."""
     whole, parts = (host(np.random.default_rng(9), GROUPS, AHEAD, centre=centre) for _ in range(2))
