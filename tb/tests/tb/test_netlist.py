@@ -43,6 +43,7 @@ def test_the_tests_of_a_unit_pass(unit):
     SUBJECTS[unit].judge(mapped(SUBJECTS[unit].emitted()))
 
 
+@pytest.mark.nightly
 def test_a_wrong_cell_is_noticed():
     sound = netlist("hcu")
     at = sound.verilog.index("module NAND2(")
