@@ -20,6 +20,7 @@ from openvrex.tb.formal.proofs import Independence, goals, unit_of
 from openvrex.tb.formal.prover import holds
 from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.verilog_equivalence import UnequalError, prove
+from tb.tests.by_day import by_day
 
 QUICK = ("hcu", "cluster_set", "motion_mask", "feeder")  # units whose streams take seconds; `vrex dev prove` has all
 LARGE = ("lxe", "core", "core_ip", "system")  # whose netlists take half a minute
@@ -34,6 +35,7 @@ def test_offers_stay_until_taken(unit):
     assert verdict.edited
 
 
+@pytest.mark.nightly
 def test_tiles_are_there_when_compared():
     """The prover's own run; `vrex dev prove` also shows that the claim can fail."""
     goal = next(g for g in goals() if g.unit == "hcu" and "while it is there" in g.claim)
@@ -62,9 +64,10 @@ def test_no_idle_payload_shows(unit):
     independence(unit, "no idle payload shows")
 
 
-@pytest.mark.parametrize(
-    "unit", ["hcu", "cluster_set", "kvmu", "motion_mask", "feeder", "loader", "storer", "retriever", "table_port"]
-)
+EQUAL = "hcu", "cluster_set", "kvmu", "motion_mask", "feeder", "loader", "storer", "retriever", "table_port"
+
+
+@pytest.mark.parametrize("unit", by_day(EQUAL, "hcu", "cluster_set", "motion_mask", "feeder", "loader"))
 def test_verilog_equals_rtlil(unit):
     """Those that take seconds; `vrex dev prove` has all units, at two sizes."""
     modules = list(prove(unit, params_of(unit, preset("tiny"))))

@@ -362,6 +362,7 @@ def beside(script: Script, got: dict) -> Counter:
     return Counter(name for name, p in zip(script.names, got["phases"], strict=True) if p["beside"])
 
 
+@pytest.mark.nightly
 def test_cores_with_two_tables_each_prefetch_for_each():
     """Programs of the second table are those of the first, with other registers."""
     rng = np.random.default_rng(10)
