@@ -53,7 +53,8 @@ def test_a_team_with_groups_equals_golden():
     assert [len(plan.team.rows(8)) for plan in host.plans] == [2, 3, 3]
 
 
-@pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kv_heads", [1, 2])
 def test_long_rows_of_a_team_equal_golden(kv_heads):
     host = play(replace(LONG, kv_heads=kv_heads), 2, [1099], ("before", "attention", "join"))
     assert all(plan.part for plan in host.plans)
