@@ -101,7 +101,12 @@ def of_teams(m: SystemMap, name: str) -> list[Counted]:
 
 @pytest.fixture(
     scope="module",
-    params=[*((name, 1) for name in PRESETS), ("edge8", 2), ("edge8", 8), ("server48", 8)],
+    params=[
+        ("core", 1),
+        ("edge8", 1),
+        ("server48", 8),
+        *(pytest.param(own, marks=pytest.mark.nightly) for own in (("edge8", 2), ("edge8", 8), ("server48", 1))),
+    ],
     ids=lambda x: f"{x[0]}-{x[1]}",
 )
 def llama(request) -> SystemMap:
