@@ -154,6 +154,7 @@ def growing(more: tuple[str, ...], count: int) -> tuple[CoreHost, Script, list[n
     return h, script, blocks
 
 
+@pytest.mark.nightly  # short forms: test_dre.py, of counts that roll; golden/program/test_layer.py, of long rows
 def test_rows_longer_than_a_bank():
     """Rows of up to 68 scores go to the WTU in parts of 64, in every reading; codes are those of whole rows."""
     h, script, blocks = growing(LONG, 17)
