@@ -36,14 +36,14 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("every", [len(MUTANTS), pytest.param(1, marks=pytest.mark.nightly)])
-def test_mutants_of_the_join_are_killed(every):
+@pytest.mark.nightly
+def test_mutants_of_the_join_are_killed():
     s = play(TINY, 6, 32)
 
     def passes(unit):
         return not s.differences(run(unit, s, 0.3, 0.3, waves=False))
 
-    assert not survivors(emitted("tiny"), MUTANTS, passes, "dre", every)
+    assert not survivors(emitted("tiny"), MUTANTS, passes, "dre")
 
 
 @pytest.mark.parametrize("reset_at", [3, 60, 333])
