@@ -34,7 +34,7 @@ TABLES = {
 @pytest.mark.parametrize(
     ("unit", "seeds", "bins"),
     [
-        ("core", 12, BUDGETS | {"share"}),
+        pytest.param("core", 12, BUDGETS | {"share"}, marks=pytest.mark.nightly),
         ("registers", 20, TABLES | {f"rows of {n} words" for n in (1, 2, 4)}),
         pytest.param("clusters", 60, CLUSTERS, marks=pytest.mark.nightly),
     ],

@@ -30,7 +30,7 @@ from openvrex.tb.formal.prover import holds
 from openvrex.tb.library.runner import lint
 from tb.tests.by_day import by_day
 
-DAY = "ragged", "one"
+DAY = "ragged", "one", "one-slot"
 EACH = by_day(SIZES, *DAY)
 
 
