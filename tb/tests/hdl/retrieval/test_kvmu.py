@@ -168,8 +168,8 @@ def test_allocator_is_proved(depth):
 @pytest.mark.parametrize(
     ("monitor", "depth"),
     [
-        (MoveMonitor, 21),
         (FetchMonitor, 14),
+        pytest.param(MoveMonitor, 21, marks=pytest.mark.nightly),
         pytest.param(MoveMonitor, DEPTH, marks=pytest.mark.nightly),
         pytest.param(FetchMonitor, 24, marks=pytest.mark.nightly),
     ],
