@@ -8,7 +8,7 @@ from openvrex.golden.program.isa import Instruction, Opcode
 from openvrex.tb.campaigns.program_mutants import FAULTS, ProgramMutant, mutants
 from openvrex.tb.checks.clusters_checks import STEERED, noticed, programs
 
-SAMPLE = 120  # every so many-th mutant of a kind
+SAMPLE = 45  # every so many-th mutant of a kind
 # Of the mutants. In the rounds of K-means that steer themselves more of them change nothing: a fence that stands twice,
 # or words that are loaded again where they still are.
 LEAST = {(): 0.95, STEERED: 0.85}
