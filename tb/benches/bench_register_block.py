@@ -285,13 +285,10 @@ async def after_reset(dut):
     """An IP block as it leaves reset: words at `reads`, then words at `writes` after all ones were written there.
 
     writes : [[address, the greatest value if there is a limit, which is then written behind the ones]]
-    inputs : ports that stay low
     resets : address and bit that says whether the reset is still in progress
     """
     c = config()
     bench, regs = Bench(dut, c["seed"]), Registers(dut, None)
-    for name in c["inputs"]:
-        getattr(dut, name).value = 0
     await bench.start()
     address, bit = c["resets"]
     while (await regs.word(address))[0] >> bit & 1:

@@ -407,9 +407,10 @@ def test_a_trace_survives_the_file_bit_by_bit(tmp_path):
 
 def test_a_trace_says_how_its_model_turns_keys(tmp_path):
     """Of the fixtures, as the decoder has it; any other model comes back from the file as it was."""
-    assert Trace.load(FIXTURES / "world.safetensors").model == Model(
-        float(np.float32(1e-5)), 1e5, frequencies(1e5, 64), (True,) * 3
-    )
+    own = Trace.load(FIXTURES / "world.safetensors").model
+    assert own == Model(float(np.float32(1e-5)), 1e5, own.frequencies, (True,) * 3)
+    # NumPy's powers differ in the last bit from processor to processor.
+    np.testing.assert_allclose(own.frequencies, frequencies(1e5, 64), rtol=2.0**-50)
     for model in (tiny().model, replace(tiny().model, frequencies=None), None):
         tiny(model=model).save(tmp_path / "t")
         assert Trace.load(tmp_path / "t").model == model
