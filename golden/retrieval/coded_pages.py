@@ -42,13 +42,13 @@ from openvrex.golden.arithmetic.vector import fma
 from openvrex.golden.function_params import check, check_parameters, parameter
 from openvrex.golden.retrieval.key_matrices import LOG2_E, KeyMatrices
 from openvrex.golden.retrieval.scores import scores
+from openvrex.golden.retrieval.signatures import QUARTERS
 
 STEP = 0.586  # of the uniform quantiser of 3 bits that serves a Gaussian of variance 1 best
 GAIN_BITS = 6
 LOWEST = -4  # octave of the smallest gain
 TOP = 2047  # largest code of a score
 UNIT, OFFSET = 32, 1408  # codes an octave; code of a score of zero
-QUARTERS = np.exp2(np.arange(-3, 0) / 4).astype(np.float32)  # 2^(-3/4), 2^(-2/4), 2^(-1/4)
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,10 @@ def _measured(name: str, own: list[dict[str, Any]]) -> Measured:
     longest = [s for s in own if s["tokens"] == length]
     blocks = fmean(s["blocks"] for s in longest)
     if longest[0]["clusters"] is None:
-        return Measured(length, blocks, None, True)
+        return Measured(length, blocks, None)
     scope = "layer" if "scope=layer" in name else entry(name.split()[0]).params.resv.scope
     tables = MODELS[own[0]["model"]].kv_heads if scope == "head" else 1
-    return Measured(length, blocks, fmean(s["clusters"] for s in longest) / tables, False)
+    return Measured(length, blocks, fmean(s["clusters"] for s in longest) / tables)
 
 
 def _table(rows: list[dict[str, Any]], v: Vrex, packed: bool) -> Table:

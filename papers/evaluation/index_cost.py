@@ -15,12 +15,12 @@ import numpy as np
 
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CLOCK
+from openvrex.papers.recall.recall_run import SLOTS
 from openvrex.sim.system.accelerator import transfer
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.workload import Decoder
 
 FRAME = 10  # tokens of a frame: V-Rex section VI
-SLOTS = 8  # entries of a block
 SAMPLE = 4096  # blocks of a layer whose reads are simulated
 
 
@@ -29,14 +29,13 @@ class Measured:
     """What a policy was measured to do for a question and its answer, means over texts.
 
     length : tokens of the text · blocks : that a KV head fetches, of `SLOTS` entries each, as they are filled
-    clusters : of a table for each 1,000 tokens; None for a policy that scores tokens or pages
-    fixed : it fetches as much however long the text is
+    clusters : of a table for each 1,000 tokens, and the policy fetches a share of the cache; None for coded pages, of
+    which it fetches as many however long the text is
     """
 
     length: int
     blocks: float
     clusters: float | None
-    fixed: bool
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class IndexCost:
 
 def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PageParams, packed: bool) -> IndexCost:
     """Cost of a measured policy with `cache` tokens. `packed`: entries behind the link have 4 bits a number."""
-    grown = 1.0 if measured.fixed else cache / measured.length
+    grown = 1.0 if measured.clusters is None else cache / measured.length
     entry = (1 if packed else 4) * model.head  # K and V
     blocks = measured.blocks * grown  # of a KV head and layer
     reads = blocks * model.kv_heads * model.layers

@@ -17,11 +17,12 @@ from openvrex.golden.policies.policy_run import DecoderRun, Record, decoder_shap
 from openvrex.golden.policies.registry import POLICIES as ENTRIES
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.resv_policy import ReSVPolicy
+from openvrex.hdl.params import KvmuParams
 from openvrex.papers.recall.gemma3 import Gemma3
 from openvrex.papers.recall.recall_tasks import LEAST, RecallTask, task
 
 BLOCK = 32  # tokens of the text that arrive together, as a frame's do
-SLOTS = 8  # entries of a block in the KVMU's memory, by default
+SLOTS = KvmuParams().block_slots  # entries of a block
 ROOM = 128  # tokens of a question and its answer
 READERS = ("policy", "full")
 MODELS: dict[str, type[Decoder]] = {"smollm2": Decoder, "gemma3": Gemma3}

@@ -409,7 +409,7 @@ def test_a_trace_says_how_its_model_turns_keys(tmp_path):
     """Of the fixtures, as the decoder has it; any other model comes back from the file as it was."""
     own = Trace.load(FIXTURES / "world.safetensors").model
     assert own == Model(float(np.float32(1e-5)), 1e5, own.frequencies, (True,) * 3)
-    # NumPy's powers differ in the last bit from processor to processor.
+    # NumPy's powers differ from processor to processor: an ulp of each, and half of one of each division.
     np.testing.assert_allclose(own.frequencies, frequencies(1e5, 64), rtol=2.0**-50)
     for model in (tiny().model, replace(tiny().model, frequencies=None), None):
         tiny(model=model).save(tmp_path / "t")
