@@ -14,6 +14,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Op, Post, Reduce, Source
+from openvrex.golden.retrieval.coded_pages import ROUNDS, START
 
 BANK, STREAM, SCALAR, IMMEDIATE = Source
 Words = int | dict[str, int]  # a number of words, or the fields of an instruction that count them
@@ -130,6 +131,22 @@ def mean(w: Writer, total: Row, count: Scalar, inverse: Scalar, low: Scalar, hig
     put(w, both, **total.of("a"), **high.of("b"), post=Post.ROUND)
     put(w, a, **count.of("a"), negate_a=1, **b.of("b"), **total.of("c"))
     times(w, a, high, low, c, b, c, Post.ROUND)
+
+
+def logarithm(w: Writer, x: Row, half: Row, y: Row) -> None:
+    """y = the logarithm of x, in banks A and C, as `golden.retrieval.coded_pages.logarithm`; x in bank A.
+
+    Uses bank B at x and at `half`, and bank A at `half`.
+    """
+    power, inverse = Row(x.at, x.words, Bank.B), Row(half.at, x.words, Bank.B)
+    put(w, Row(half.at, x.words, Bank.A), **x.of("a"), imm_b=imm(0.5))
+    result = Row(y.at, x.words, Bank.A | Bank.C)
+    put(w, result, a=IMMEDIATE, imm_a=imm(START))
+    for _ in range(ROUNDS):
+        put(w, power, **y.of("a"), negate_a=1, post=Post.EXP)
+        put(w, inverse, **half.of("a"), **power.of("b"), imm_c=imm(0.5), post=Post.RECIPROCAL)
+        put(w, Row(y.at, x.words, Bank.A), **x.of("a"), **power.of("b"), imm_c=imm(-1))
+        put(w, result, **y.of("a"), **inverse.of("b"), **y.of("c"))
 
 
 def exponentials(w: Writer, of: Row, top: Scalar, **more: int) -> None:

@@ -13,42 +13,44 @@ whole, and what a block fetches does not grow with the cache.
    root mean square of 2^(c / 8 + LOWEST), within the rounding of `gain_codes`.
 5. Code: a number is one of -7, -5, ... 5, 7, in 3 bits: its sign, and how many of `thresholds` its magnitude reaches.
 6. Query: a row is one query token of one query head. Its products with the rows of the head's query matrix are rounded
-   to BF16, `numbers` of them. They hold the steps of the codes, and attention's scale, in octaves.
-7. Bias of a row, for each mean: its product with the mean, times attention's scale in octaves, less the logarithm of
-   the row's sum over the resident tokens (`resident_sum`), FP32 (`scaled`); then the sum of two BF16 numbers, the bias
-   rounded and the rest rounded (`halves`).
+   to BF16, `numbers` of them. They hold the steps of the codes, and attention's scale.
+7. Sum of a row: the logarithm of its softmax weights over the resident tokens (`resident_sum`), FP32. Its negative is
+   the sum of two BF16 numbers: rounded, and the rest rounded (`halves`).
 8. Score of a key for a row: the product of the row's numbers with the key's, which are multiplied by the gain and
-   rounded to BF16 (`expanded`), plus the bias. It is one dot product, with two ones behind the key's numbers, FP32.
-9. Score of a page: the largest of its tokens' over the rows of the KV head, as a code of 11 bits (`score_codes`).
-10. The candidates are the pages without a resident token. Those with the highest codes are chosen, budget / page of
-    them; equal codes by rising index.
+   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, with two ones behind the key's numbers, FP32.
+9. Score of a page: for each row the largest of its tokens', plus the row's product with the mean by attention's scale
+   rounded to BF16, in one FMA; then the largest over the rows of the KV head.
+10. The candidates are the pages without a resident token. The score codes of their scores by `SHARPNESS`
+   (`golden.retrieval.scores`, map vpe) rank them: budget / page of those with the highest codes are chosen, equal codes
+   by rising index.
 
-Products are exact, and rounded once to FP32. Tokens are resident by whole pages: those with one of the first `sinks`
-tokens, and those with one of the last `recent`.
+Products are exact and rounded once to FP32, or those of the DPE's format. Scores are natural logarithms, so an LXE
+takes steps 6 to 10 with the operations that it has (`golden.program.page_stages`). Tokens are resident by whole pages:
+those with one of the first `sinks` tokens, and those with one of the last `recent`.
 
 Source: this project (docs/papers/recall.md). Codes of keys in a rotated basis are known from Loki and A2ATS, pages with
 a score from Quest.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from math import floor, log2, sqrt
 
 import numpy as np
 
-from openvrex.golden.arithmetic.elementwise import exp
+from openvrex.golden.arithmetic.elementwise import exp, reciprocal
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.arithmetic.vector import fma
-from openvrex.golden.function_params import check, check_parameters, parameter
-from openvrex.golden.retrieval.key_matrices import LOG2_E, KeyMatrices
-from openvrex.golden.retrieval.scores import scores
+from openvrex.golden.arithmetic.vector import Sum, fma, larger
+from openvrex.golden.function_params import DotFormat, ScoreFormat, check, check_parameters, parameter
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.golden.retrieval.scores import exponential_codes, scores
 from openvrex.golden.retrieval.signatures import QUARTERS
 
 STEP = 0.586  # of the uniform quantiser of 3 bits that serves a Gaussian of variance 1 best
 GAIN_BITS = 6
 LOWEST = -4  # octave of the smallest gain
-TOP = 2047  # largest code of a score
-UNIT, OFFSET = 32, 1408  # codes an octave; code of a score of zero
+SHARPNESS = 0.25  # of the codes of scores: they tell apart 88 octaves, the upper 60 in steps of 1/22 octave
+START, ROUNDS = 4.0, 4  # of the search for a logarithm
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class CodedKeys:
         for key in keys.astype(np.float32):
             total = total + key
         mean = to_bf16(total / np.float32(len(keys)))
-        rest = to_bf16(keys.astype(np.float64) - mean.astype(np.float64))
+        with np.errstate(invalid="ignore"):
+            rest = to_bf16(keys.astype(np.float64) - mean.astype(np.float64))
         start = self.coded
         self.means = np.concatenate([self.means, mean[:, None]], axis=1)
         while self.coded > self._numbers.shape[1]:
@@ -139,37 +142,42 @@ class CodedKeys:
         last = max(0, self.length - p.recent) // p.page * p.page
         return (t < first) | (t >= last)
 
-    def page_codes(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Codes of the scores of all coded pages, int [kv_heads, coded / page].
+    def page_scores(self, q: np.ndarray, sums: np.ndarray, fmt: DotFormat | None = None) -> np.ndarray:
+        """Scores of all coded pages, FP32 [kv_heads, coded / page].
 
         q : queries [T, heads, head_size], BF16 · sums : of `resident_sum` for each row, FP32 [T, heads]
+        fmt : of the DPE; exact products without it
         """
         p, (_, heads, size) = self.params, q.shape
         check(heads % self.kv_heads == 0, "query heads", heads, f"must be a multiple of kv_heads = {self.kv_heads}")
-        out = np.zeros((self.kv_heads, self.coded // p.page), np.int64)
+        out = np.zeros((self.kv_heads, self.coded // p.page), np.float32)
+        scale = to_bf16(np.array(1 / sqrt(size)))
         for g in range(self.kv_heads) if self.coded else ():
             own = slice(g * heads // self.kv_heads, (g + 1) * heads // self.kv_heads)
-            rows, total = q[:, own].reshape(-1, size), sums[:, own].reshape(-1, 1)
-            turned = to_bf16(scores(rows[:, None], self.matrices.query[g], 1)[:, 0])
-            bias = scaled(scores(rows[:, None], self.means[g], 1)[:, 0], LOG2_E / sqrt(size), -total)
-            keys = with_ones(expanded(self.numbers[g], self.gains[g])).reshape(-1, p.mean, p.numbers + 2)
-            for mean, own_keys in enumerate(keys):
-                x = np.concatenate([turned, halves(bias[:, mean])], axis=1)
-                codes = score_codes(scores(x[:, None], own_keys, 1)[:, 0]).max(axis=0)
-                pages = slice(mean * p.mean // p.page, (mean + 1) * p.mean // p.page)
-                out[g, pages] = codes.reshape(-1, p.page).max(axis=1)
+            rows, total = q[:, own].reshape(-1, 1, size), sums[:, own].ravel()
+            turned = to_bf16(scores(rows, self.matrices.query[g], 1, fmt)[:, 0])
+            x = np.concatenate([turned, halves(-total)], axis=1)
+            means = scores(rows, self.means[g], 1, fmt)[:, 0].repeat(p.mean // p.page, axis=1)
+            keys = with_ones(expanded(self.numbers[g], self.gains[g])).reshape(-1, p.page, p.numbers + 2)
+            best = scores(x[:, None], keys[:, 0], 1, fmt)[:, 0]
+            for token in range(1, p.page):
+                best = larger(scores(x[:, None], keys[:, token], 1, fmt)[:, 0], best)
+            out[g] = reduce(larger, fma(means, np.broadcast_to(scale, means.shape), best))
         return out
 
     def choose(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Tokens of the pages that the queries choose, [kv_heads, length] bool; arguments as `page_codes`."""
+        """Tokens of the pages that the queries choose, [kv_heads, length] bool; arguments as `page_scores`."""
         p = self.params
         candidates = np.flatnonzero(~self.resident()[: self.coded].reshape(-1, p.page).any(axis=1))
         out = np.zeros((self.kv_heads, self.length), bool)
-        for head, codes in enumerate(self.page_codes(q, sums)):
-            order = np.argsort(-codes[candidates], kind="stable")  # equal codes by rising index
+        if not len(candidates):
+            return out
+        codes = exponential_codes(self.page_scores(q, sums)[:, candidates], SHARPNESS, ScoreFormat())
+        for own, row in zip(out, codes.astype(np.int64), strict=True):
+            order = np.argsort(-row, kind="stable")  # equal codes by rising index
             chosen = np.zeros(self.coded // p.page, bool)
             chosen[candidates[order[: p.budget // p.page]]] = True
-            out[head, : self.coded] = chosen.repeat(p.page)
+            own[: self.coded] = chosen.repeat(p.page)
         return out
 
 
@@ -225,20 +233,11 @@ def with_ones(keys: np.ndarray) -> np.ndarray:
     return np.concatenate([keys, np.ones((len(keys), 2), BF16)], axis=1)
 
 
-def halves(bias: np.ndarray) -> np.ndarray:
-    """A bias [N] FP32 as two BF16 numbers, [N, 2]: rounded, and the rest rounded."""
-    high = to_bf16(bias)
+def halves(x: np.ndarray) -> np.ndarray:
+    """Numbers [N] FP32 as two BF16 numbers each, [N, 2]: rounded, and the rest rounded."""
+    high = to_bf16(x)
     with np.errstate(invalid="ignore"):
-        return np.stack([high, to_bf16(bias.astype(np.float64) - high.astype(np.float64))], axis=1)
-
-
-def score_codes(score: np.ndarray) -> np.ndarray:
-    """Codes of scores, FP32 of any shape: floor(32 x score) + 1408, within 0 and 2047, int64; NaN has code 0.
-
-    A unit is 1/32 octave. A page has code 1408 that is as likely as all resident tokens together.
-    """
-    known = np.where(np.isnan(score), -np.inf, score).astype(np.float64)
-    return np.clip(np.floor(np.clip(known, -1e3, 1e3) * UNIT) + OFFSET, 0, TOP).astype(np.int64)
+        return np.stack([high, to_bf16(x.astype(np.float64) - high.astype(np.float64))], axis=1)
 
 
 def words(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
@@ -251,24 +250,42 @@ def words(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
     return np.packbits(bits, axis=1, bitorder="little").view("<u8")
 
 
-def resident_sum(logits: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Logarithm, in octaves, of each row's sum of weights over the tokens that it sees, FP32 [R].
+def resident_sum(logits: np.ndarray, seen: np.ndarray, lanes: int = 64) -> np.ndarray:
+    """Logarithm of each row's sum of weights over the tokens that it sees, FP32 [R].
 
     logits : products of query and key times attention's scale, FP32 [R, n] · seen : bool [R, n], one at least a row
+    lanes : numbers of a word of the row sum
 
-    Weights are BF16: exp of the logit less the row's largest, rounded to BF16. Their sum is rounded once to FP32. Its
-    logarithm is a straight line between powers of two, at most 0.087 octaves too small; that is the number's own bits.
+    A weight is exp of the logit less the row's largest, rounded to BF16 before and behind. Their sum is the VPE's row
+    sum (`golden.arithmetic.vector.Sum`). The result is its logarithm plus the largest logit, rounded once.
     """
     hidden = np.where(seen, logits, -np.inf).astype(np.float32)
     largest = hidden.max(axis=1)
-    weights = exp(to_bf16(hidden - largest[:, None])).astype(np.float64)
-    total = np.ascontiguousarray(np.where(seen, weights, 0).sum(axis=1), np.float32)
-    bits = total.view(np.int32) - (127 << 23)
-    return scaled(largest, LOG2_E, (bits / 2.0**23).astype(np.float32))
+    weights = exp(to_bf16(hidden - largest[:, None])).astype(np.float32)
+    totals = np.empty(len(logits), np.float32)
+    for r, row in enumerate(weights):
+        total = Sum()
+        for at in range(0, row.size, lanes):
+            total.add(row[at : at + lanes])
+        totals[r] = total.total()
+    return logarithm(totals) + largest
 
 
-def scaled(x: np.ndarray, factor: float, addend: np.ndarray) -> np.ndarray:
-    """x times a constant, plus an addend, FP32 of one shape. Two FMAs: the constant is a sum of two BF16 numbers."""
-    high = to_bf16(np.full(x.shape, factor))
-    low = to_bf16(factor - high.astype(np.float64))
-    return fma(x, high, fma(x, low, np.broadcast_to(addend, x.shape)))
+def logarithm(x: np.ndarray) -> np.ndarray:
+    """Natural logarithm of FP32 numbers from 1 to 2,980, which is e^8, of any shape, FP32; at most 1/40 off.
+
+    Halley's steps from START on: y + (x e^-y - 1) / ((x e^-y + 1) / 2). The exponential and the inverse are BF16, all
+    else FMAs. Each step cubes the distance from the logarithm, or nearly, until the exponential's rounding is left.
+    """
+    x = x.astype(np.float32)
+
+    def constant(c: float) -> np.ndarray:
+        return np.full(x.shape, c, np.float32)
+
+    half = fma(x, to_bf16(constant(0.5)), constant(-0.0))
+    y = constant(START)
+    for _ in range(ROUNDS):
+        power = exp(to_bf16(-y))
+        inverse = reciprocal(to_bf16(fma(half, power, constant(0.5))))
+        y = fma(fma(x, power, constant(-1.0)), inverse, y)
+    return y

@@ -21,7 +21,6 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import ParamError, check
 
-LOG2_E = 1.4426950408889634
 MEND = "make it with 'vrex papers calibrate'"
 FAR = 512  # tokens that a query must have before it to count
 
@@ -31,8 +30,7 @@ class KeyMatrices:
     """Matrices of one layer, BF16 [kv_heads, numbers, head_size] each.
 
     code : a key's numbers are its products with these rows
-    query : a query's parts of the numbers; they hold attention's scale in octaves, log2(e) / sqrt(head_size), and the
-    value of the number 1 of a code at gain 2^0
+    query : a query's parts of the numbers; they hold attention's scale, 1 / sqrt(head_size), and the value of the number 1 of a code at gain 2^0
     """
 
     code: np.ndarray
@@ -49,7 +47,7 @@ def plain(kv_heads: int, numbers: int, size: int, one: float) -> KeyMatrices:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     rows = matrix[np.random.default_rng(2025).permutation(len(matrix))[:numbers], :size] / sqrt(size)
     own = np.broadcast_to(rows, (kv_heads, numbers, size))
-    return KeyMatrices(to_bf16(own), to_bf16(own * (one * LOG2_E / sqrt(size))))
+    return KeyMatrices(to_bf16(own), to_bf16(own * (one / sqrt(size))))
 
 
 class Moments:
@@ -88,7 +86,7 @@ class Moments:
         basis, spread = basis[:, :, ::-1][:, :, :numbers], np.maximum(spread[:, ::-1][:, :numbers], 1e-12)
         length = np.sqrt(spread)[:, :, None]
         code, query = (to @ basis).swapaxes(1, 2) / length, (back @ basis).swapaxes(1, 2) * length
-        return KeyMatrices(to_bf16(code), to_bf16(query * (one * LOG2_E / sqrt(size))))
+        return KeyMatrices(to_bf16(code), to_bf16(query * (one / sqrt(size))))
 
 
 def save(path: Path, layers: list[KeyMatrices], provenance: dict[str, Any]) -> None:

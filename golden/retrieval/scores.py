@@ -103,7 +103,7 @@ def codes(s: np.ndarray, params: ReSVParams, head_dim: int) -> np.ndarray:
     if params.score_map == "raw":
         return raw_codes(s)
     if params.score_map == "vpe":
-        return _vpe_codes(s, params.score, head_dim)
+        return exponential_codes(s, 1 / sqrt(head_dim), params.score)
     if params.score_map == "exp" and np.isfinite(s).all():
         return _exp_codes(s, params.score, head_dim)
     s = s.astype(np.float64)
@@ -151,9 +151,9 @@ def _exp_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
     return out
 
 
-def _vpe_codes(s: np.ndarray, fmt: ScoreFormat, head_dim: int) -> np.ndarray:
-    """Codes of the map "vpe"."""
-    scale, one = (to_bf16(np.full(s.shape, x)) for x in (1 / sqrt(head_dim), 1.0))
+def exponential_codes(s: np.ndarray, factor: float, fmt: ScoreFormat) -> np.ndarray:
+    """Codes of the map "vpe" for scores FP32 [R, C] times a factor, which is rounded to BF16."""
+    scale, one = (to_bf16(np.full(s.shape, x)) for x in (factor, 1.0))
     scaled = fma(s.astype(np.float32), scale, np.full(s.shape, -0.0, np.float32))
     best = np.take_along_axis(scaled, order(scaled).argmax(axis=1)[:, None], axis=1)
     return score_code(exp(to_bf16(fma(scaled, one, -np.broadcast_to(best, s.shape)))), fmt)

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.vector import fma
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import Full, FullParams
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
-from openvrex.golden.retrieval.coded_pages import STEP, CodedKeys, PageParams, middle, resident_sum, scaled
+from openvrex.golden.retrieval.coded_pages import STEP, CodedKeys, PageParams, middle, resident_sum
 from openvrex.golden.retrieval.key_matrices import FAR, Moments, load, plain
 from openvrex.golden.retrieval.scores import scores
 
@@ -65,7 +66,8 @@ class CodedPages(Policy):
         """Products of queries [T, heads, size] with keys [kv_heads, n, size], by attention's scale: [T, heads, n]."""
         keys = k.swapaxes(0, 1).reshape(k.shape[1], -1)
         products = scores(q, keys, self.shape.kv_heads)
-        return scaled(products, 1 / sqrt(self.shape.head_size), np.zeros(1, np.float32))
+        scale = to_bf16(np.full(products.shape, 1 / sqrt(self.shape.head_size)))
+        return fma(products, scale, np.full(products.shape, -0.0, np.float32))
 
 
 class Calibrating(Full):

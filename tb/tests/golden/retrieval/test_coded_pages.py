@@ -14,22 +14,20 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval import key_matrices
 from openvrex.golden.retrieval.coded_pages import (
     LOWEST,
-    OFFSET,
+    SHARPNESS,
     STEP,
-    TOP,
-    UNIT,
     CodedKeys,
     PageParams,
     expanded,
     gain_codes,
+    logarithm,
     middle,
     quantised,
     resident_sum,
-    score_codes,
     thresholds,
     words,
 )
-from openvrex.golden.retrieval.key_matrices import LOG2_E, KeyMatrices, Moments
+from openvrex.golden.retrieval.key_matrices import KeyMatrices, Moments
 
 HEADS, KV_HEADS, SIZE = 6, 2, 16
 SMALL = PageParams(page=4, mean=8, numbers=5, budget=9, recent=9, sinks=3)
@@ -76,6 +74,18 @@ def code_of(p: PageParams, rest: np.ndarray, matrix: np.ndarray) -> tuple[list[i
     return numbers, gain
 
 
+def code_by_definition(scores: list[float]) -> list[int]:
+    """Score codes: of e to the score less the largest, by SHARPNESS, both rounded; 8 significant bits of 22."""
+    out = []
+    for score in scores:
+        down = np.float32(float(Fraction(score * SHARPNESS) - Fraction(max(scores) * SHARPNESS)))
+        value = Fraction(float(exp(to_bf16(np.array([down])))[0])) * 2**22
+        shift = max(0, floor(value).bit_length() - 8)
+        m = round(value / 2**shift)  # ties to even
+        out.append(min(2047, (shift << 7) + m))
+    return out
+
+
 def chosen_by_definition(p: PageParams, m: KeyMatrices, k, q, sums) -> np.ndarray:
     """The rule of the module's docstring, key by key and row by row."""
     n = len(k)
@@ -83,28 +93,28 @@ def chosen_by_definition(p: PageParams, m: KeyMatrices, k, q, sums) -> np.ndarra
     group = HEADS // KV_HEADS
     for g in range(KV_HEADS):
         best: dict[int, float] = {}
-        for start in range(0, n - n % p.mean, p.mean):
-            keys = k[start : start + p.mean, g].astype(np.float32)
-            mean = to_bf16(np.add.accumulate(keys)[-1] / np.float32(p.mean))
-            for t, key in enumerate(keys, start):
+        scale = to_bf16(np.float64(1 / sqrt(SIZE)))
+        rows = q[:, g * group : (g + 1) * group].reshape(-1, SIZE)
+        totals = sums[:, g * group : (g + 1) * group].ravel()
+        factors = []  # of each key
+        for first in range(0, n - n % p.mean, p.page):
+            start = first // p.mean * p.mean
+            mean = to_bf16(np.add.accumulate(k[start : start + p.mean, g].astype(np.float32))[-1] / np.float32(p.mean))
+            for key in k[first : first + p.page, g]:
                 numbers, gain = code_of(p, to_bf16(key.astype(np.float64) - mean.astype(np.float64)), m.code[g])
-                factor = [to_bf16(np.float64(v * 2.0 ** (gain / 8 + LOWEST))) for v in numbers]
-                for row, total in zip(q[:, g * group : (g + 1) * group].reshape(-1, SIZE),
-                                      sums[:, g * group : (g + 1) * group].ravel(), strict=True):  # fmt: skip
-                    turned = [to_bf16(np.float64(fp32(dot(row, x)))) for x in m.query[g]]
-                    scale = LOG2_E / sqrt(SIZE)
-                    high = to_bf16(np.float64(scale))
-                    low = to_bf16(np.float64(scale - float(high)))
-                    product = fp32(dot(row, mean))
-                    inner = np.float32(float(Fraction(float(product)) * Fraction(float(low)) - Fraction(float(total))))
-                    bias = np.float32(float(Fraction(float(product)) * Fraction(float(high)) + Fraction(float(inner))))
-                    top = to_bf16(np.float64(bias))
-                    rest = to_bf16(np.float64(bias) - float(top))
-                    score = fp32(dot(turned, factor) + Fraction(float(top)) + Fraction(float(rest)))
-                    best[t // p.page] = max(best.get(t // p.page, -np.inf), float(score))
-        codes = {i: min(TOP, max(0, floor(UNIT * s) + OFFSET)) for i, s in best.items()}
+                factors.append([to_bf16(np.float64(v * 2.0 ** (gain / 8 + LOWEST))) for v in numbers])
+            for row, total in zip(rows, totals, strict=True):
+                turned = [to_bf16(np.float64(fp32(dot(row, x)))) for x in m.query[g]]
+                high = to_bf16(np.float64(-total))
+                low = to_bf16(np.float64(-total) - float(high))
+                less = Fraction(float(high)) + Fraction(float(low))
+                found = [fp32(dot(turned, factor) + less) for factor in factors[first : first + p.page]]
+                product = Fraction(float(fp32(dot(row, mean)))) * Fraction(float(scale))
+                score = fp32(product + Fraction(float(max(found))))
+                best[first // p.page] = max(best.get(first // p.page, -np.inf), float(score))
         resident = [t for t in range(n) if t < p.sinks or t >= n - p.recent]
-        candidates = [i for i in codes if not {t // p.page for t in resident} & {i}]
+        candidates = [i for i in best if not {t // p.page for t in resident} & {i}]
+        codes = dict(zip(candidates, code_by_definition([best[i] for i in candidates]), strict=True))
         for i in sorted(candidates, key=lambda i: (-codes[i], i))[: p.budget // p.page]:
             out[g, i * p.page : (i + 1) * p.page] = True
     return out
@@ -140,7 +150,7 @@ def test_ties_take_the_lower_page_and_nan_is_last():
     q, sums = to_bf16(np.ones((1, HEADS, SIZE))), np.ones((1, HEADS), np.float32)
     assert np.flatnonzero(own.choose(q, sums)[0]).tolist() == list(range(8))
     own.means[:, 0] = np.nan
-    assert own.page_codes(q, sums)[0, :2].tolist() == [0, 0]
+    assert np.isnan(own.page_scores(q, sums)[0, :2]).all()
     assert np.flatnonzero(own.choose(q, sums)[0]).tolist() == list(range(8, 16))
 
 
@@ -182,16 +192,6 @@ def test_words_hold_numbers_and_gain():
             assert whole >> 3 * n == gain
 
 
-def test_score_codes_are_steps_of_a_32nd_octave():
-    exact = np.arange(-1408, 640) / 32
-    assert score_codes(exact.astype(np.float32)).tolist() == list(range(2048))
-    below = np.nextafter(exact.astype(np.float32), np.float32(-np.inf))
-    assert score_codes(below).tolist() == [0, *range(2047)]
-    assert score_codes(np.array([np.nan, -np.inf, np.inf, -3e38, 3e38, -0.0], np.float32)).tolist() == [
-        0, 0, 2047, 0, 2047, 1408,
-    ]  # fmt: skip
-
-
 def test_expanded_numbers_are_rounded_once():
     numbers = np.arange(-7, 8, 2)[None].repeat(64, 0).astype(np.int8)
     got = expanded(numbers, np.arange(64, dtype=np.uint8)).astype(np.float64)
@@ -200,22 +200,28 @@ def test_expanded_numbers_are_rounded_once():
     np.testing.assert_array_equal(got, to_bf16(exact).astype(np.float64))
 
 
+def test_logarithms():
+    x = np.exp(np.linspace(0, 8, 4001)).astype(np.float32)
+    got = logarithm(x).astype(np.float64)
+    # The exponential's operand, a number below 8, is off by 2^-6 at most, its result and the inverse's by 2^-8 of
+    # themselves, of which the inverse's counts little. The last step starts within 1/32 of the logarithm.
+    assert (np.abs(got - np.log(x.astype(np.float64))) < 2.0**-6 + 2.0**-8 + 2.0**-9).all()
+
+
 def test_the_logarithm_of_a_sum():
     rng = np.random.default_rng(2)
     logits = (rng.standard_normal((40, 30)) * 5).astype(np.float32)
     seen = rng.random((40, 30)) < 0.5
     seen[:, 3] = True
-    got = resident_sum(logits, seen)
+    got = resident_sum(logits, seen, 4)
     for row, own, value in zip(logits, seen, got, strict=True):
-        exact = np.log2(np.exp(row[own].astype(np.float64)).sum())
-        # A line is at most 0.087 octaves below the logarithm. A weight is off by 2^-8 of itself for exp, and by less
-        # than 2^-10 of the largest for the rounding of its logit: together below 0.01 octaves.
-        assert -0.087 - 2.0**-6 < value - exact < 2.0**-6
+        exact = np.log(np.exp(row[own].astype(np.float64)).sum())
+        # A weight is off by 2^-8 of itself for exp, and by less than 2^-9 of the largest for the rounding of its logit.
+        assert abs(value - exact) < 2.0**-5
         weights = exp(to_bf16(row[own] - row[own].max())).astype(np.float64)
-        total = float(np.float32(weights.sum()))
-        line = floor(log2(total)) + total / 2 ** floor(log2(total)) - 1
-        largest = float(row[own].max()) * LOG2_E  # by a constant of two BF16 numbers, and two roundings to FP32
-        assert abs(value - (line + largest)) <= (abs(largest) + abs(line)) * (2.0**-17 + 2.0**-23)
+        # The row sum drops less than 2^-23 for each number and word.
+        near = abs(value - row[own].max() - np.log(weights.sum()))
+        assert near < 1 / 40 + (30 + 8) * 2.0**-23
 
 
 def test_matrices_keep_what_matters():
@@ -233,7 +239,7 @@ def test_matrices_keep_what_matters():
         large, wide = (np.abs(x[:, 0]) @ np.abs(y).T for x, y in ((keys, code), (queries, query)))
         size = np.sqrt((numbers**2).mean(axis=0))
         assert (np.abs(size - 1) <= 2.0**-9 * np.sqrt((large**2).mean(axis=0)) * 1.01).all()
-        exact = queries[:, 0] @ keys[:50, 0].T * LOG2_E / sqrt(SIZE)
+        exact = queries[:, 0] @ keys[:50, 0].T / sqrt(SIZE)
         assert (np.abs(parts @ numbers[:50].T - exact) <= 2.0**-8 * 1.01 * (wide @ large[:50].T)).all()
         fewer = own.matrices(6, weight, 1.0)
         np.testing.assert_array_equal(fewer.code, m.code[:, :6])
@@ -266,6 +272,6 @@ def test_parameters_that_cannot_work(change, name):
     with pytest.raises(ParamError, match=f"^{name}="):
         replace(SMALL, **change)
     with pytest.raises(ParamError, match="query heads=3"):
-        filled(SMALL, 1, [64])[0].page_codes(to_bf16(np.ones((1, 3, SIZE))), np.ones((1, 3), np.float32))
+        filled(SMALL, 1, [64])[0].page_scores(to_bf16(np.ones((1, 3, SIZE))), np.ones((1, 3), np.float32))
     with pytest.raises(ParamError, match="^rows=0"):
         Moments(1, SIZE).matrices(4, 0.5, 1.0)

@@ -1,0 +1,277 @@
+"""Compiles the index of coded pages: from queries and resident scores to one score a page, on the engines of any LXE.
+
+`PagePlan` takes the queries of a pass through these stages:
+
+========  ==========================================================================================================
+sums      of each row, the largest resident logit and the sum of the weights
+turn      the row's numbers, less the logarithm of its sum: a word of activations for each place of a code in a word
+rank0 ... the scores of all pages of a KV head, FP32
+========  ==========================================================================================================
+
+The results are those of `golden.retrieval.coded_pages`, bit for bit.
+
+How a page's score stays on the core. A word of weights holds the codes of `places` adjacent tokens, expanded, one
+behind the other. A tree takes a page, so a step takes as many adjacent pages as there are trees, and the DPE multiplies
+every row by one token of each page at once:
+
+    place 0   x = [ numbers of the row, less its sum | 0                               ]   tokens 0, 2, 4, 6
+    place 1   x = [ 0                                | numbers of the row, less its sum ]   tokens 1, 3, 5, 7
+              w = [ code of token 0, 1, 1            | code of token 1, 1, 1           ]   word 0 of the page's tree
+
+So the maxima over a page's tokens are maxima of words: the VPE keeps one word for each row in bank C, replaces it by
+the larger of it and the next products, adds the rows' products with the mean, and folds the rows into one word, whose
+lanes are the pages. Nothing goes to memory but that word. A page takes page / places words of W of a tree.
+
+With R rows, K = ceil(head_size / lanes) and m means a step, a step of `lanes` pages takes
+
+    W port   lanes * (page / places) + K * lanes * (m + 1) / 2      DPE   R * (page + K)       VPE   R * (page + 2)
+
+cycles: at `core`, with 64 lanes, pages of 8 and R = 40 rows 256 + 96, 360 and 400 for 512 tokens.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.vector import Bank, Post, Reduce
+from openvrex.golden.arithmetic.vector import Op as VectorOp
+from openvrex.golden.function_params import check
+from openvrex.golden.program.attention_stages import add
+from openvrex.golden.program.compiler import FREE, FULL, QUERIES, semaphores
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
+from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, exponentials, imm, logarithm
+from openvrex.golden.program.stage_plan import Plan, Planned
+from openvrex.golden.retrieval.coded_pages import PageParams, expanded, with_ones
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+
+PAGES = Register.FIRST  # number of coded pages
+MORE = Register.LEFT  # pages behind the first pair of steps
+AT_ONCE = 4  # rows of scores that banks hold for `sums`
+
+
+class PageCompiler(LayerCompiler):
+    """Writes the stages of a `PagePlan`."""
+
+    plan: "PagePlan"
+
+    def sums(self) -> None:
+        """Store each row's largest logit and its sum of weights, each in all lanes of a word."""
+        p, words = self.plan, self.plan.near
+        rows = self.shape.kv_heads * self.shape.rows
+        some = max(d for d in divisors(rows) if d <= AT_ONCE and d * max(words, 2) <= self.fmt.depth)
+        for first in range(0, rows, some):
+            with self.overlapped():
+                for k in range(some):
+                    at, row = k * words, (first + k) * self.shape.recent
+                    top, total = Scalar(2 * k), Scalar(2 * k + 1)
+                    self.take(p["mask"], (first + k) % self.shape.rows * self.shape.recent, words, Bank.C, at)
+                    fields = {"imm_b": imm(p.scale), "c": int(BANK), "addr_c": at}
+                    most = {"reduce": int(Reduce.MAX), "scalar_d": top.number}
+                    self.take(p["scores"], row, words, Bank.A, at, **fields, **most)
+                    exponentials(self, Row(at, words), top, reduce=Reduce.SUM, scalar_d=total.number)
+                    for j, scalar in enumerate((top, total)):
+                        self.vector(**scalar.of("a"), write=Bank.C, addr_d=2 * k + j)
+                self.give(p["stats"], 2 * first * self.fmt.lanes, 2 * some)
+
+    def turn_queries(self) -> None:
+        """Store the activations of each row for the codes, one word for each place."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        period, places, rows = p.period, p.places, p.turned
+        ones = self.fmt.depth - 2 * places  # where bank B holds ones in the lanes of the halves of a row's sum
+        self.take(p["ones"], 0, 2 * places, Bank.B, ones)
+        for first in range(0, s.kv_heads * s.rows, rows):
+            w_at, x_at = self.turn()
+            weight = first // s.rows * places * n * s.head_size
+            head = {"step": period}
+            self.load(p["turn_weight"], weight, places * n, period, s.head_size, LoadTo.W, (FREE,), to=w_at, **head)
+            self.load(p["q"], first * s.head_size, rows, period, s.head_size, LoadTo.X, (), (FULL,), to=x_at, **head)
+            for place in range(places):
+                self.part(w_at + place * period, x_at, rows, period, place == 0, place == places - 1)
+            self.less_logarithm(first)
+            for place in range(places):
+                at = place * rows
+                self.vector(rows, a=STREAM, wide=1, post=Post.ROUND, write=Bank.C, addr_d=at)
+                for half in range(2):  # of the sum, in bank A
+                    word = {"a": int(BANK), "addr_a": half * rows, "c": int(BANK), "addr_c": at}
+                    one = {"b": int(BANK), "addr_b": ones + 2 * place + half, "span_b": 0}
+                    result = {"write": Bank.B if half else Bank.C, "addr_d": at}
+                    self.vector(rows, **word, **one, **result)
+                self.give(p["turned"], (first * places + place) * n, 1, at, rows=rows, stride=places * n)
+
+    def less_logarithm(self, first: int) -> None:
+        """The sums of the rows from number `first`, negative, to bank A: words of their upper halves, then the lower.
+
+        It is done before the products are taken: the halves of a sum are where `logarithm` ends.
+        """
+        p, n, rows = self.plan, self.fmt.lanes, self.plan.turned
+        x, apart = Row(0, rows), 2 * n
+        self.take(p["stats"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
+        logarithm(self, x, Row(rows, rows), Row(2 * rows, rows))
+        logs = {"c": int(BANK), "addr_c": 2 * rows}
+        self.take(p["stats"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **logs)
+        whole = {"a": int(BANK), "addr_a": 2 * rows, "negate_a": 1}
+        self.vector(rows, **whole, post=Post.ROUND, write=Bank.A | Bank.C)
+        self.vector(rows, **whole, c=BANK, negate_c=1, post=Post.ROUND, write=Bank.A, addr_d=rows)
+
+    def rank(self, g: int) -> None:
+        """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""
+        s, p, n = self.shape, self.plan, self.fmt.lanes
+        rows, period, words = s.rows, p.period, p.page // p.places
+        query = rows * p.places  # word of X where the queries begin
+        means = n * p.page // p.mean
+        self.fence(Opcode.MUL, signal=(QUERIES,))
+        self.load(p["turned"], g * query * n, 1, query, 0, LoadTo.X, (QUERIES,))
+        self.load(p["q"], g * rows * s.head_size, rows, period, s.head_size, LoadTo.X, to=query, step=period)
+
+        def load(i: int) -> None:
+            at, row, w_at = g * p.pages + i * n, words * n, self.half_of(i)
+            self.load(p["codes"], at * row, n, words, row, LoadTo.W, (FREE,), to=w_at, step=words)
+            first = at * p.page // p.mean
+            for k in reversed(range(means)):  # each takes the trees of those before it
+                trees, full = n // means * (k + 1), () if k else (FULL,)
+                mean = (first + k) * s.head_size
+                self.load(p["means"], mean, trees, period, 0, LoadTo.W, (), full, to=w_at + words, step=period)
+
+        def score(i: int) -> None:
+            w_at = self.half_of(i)
+            for token in range(p.page):
+                word, place = divmod(token, p.places)
+                self.part(w_at + word, place, rows, 1, token == 0, False, p.places)
+                larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
+                self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
+            self.part(w_at + words, query, rows, period, False, True)
+            self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
+            self.fold(rows)
+            self.give(p["ranks"], g * p.pages + i * n, 1)
+
+        self.steps(load, score)
+
+    def half_of(self, i: int) -> int:
+        """The first word of the half of W that step i takes."""
+        return (self.half + i) % 2 * (self.fmt.w_depth // 2)
+
+    def steps(self, load: Callable[[int], None], score: Callable[[int], None]) -> None:
+        """Load and score steps, as many pairs as PAGES says. The LOADs of a step stand before the step ahead of it is
+        scored: else they would wait in the sequencer until its VECTORs have room in their queue.
+        """
+
+        def last(k: int) -> None:
+            load(2 * k + 1)
+            score(2 * k)
+            score(2 * k + 1)
+
+        with self.when(self.above_zero(PAGES)):
+            load(0)
+            self.items.append(add(MORE, PAGES, -2 * self.fmt.lanes))
+            for k in self.rounds(MORE, "pair", last):
+                load(2 * k + 1)
+                score(2 * k)
+                load(2 * k + 2)
+                score(2 * k + 1)
+
+    def fold(self, rows: int) -> None:
+        """Word 0 of banks A and C = the larger, lane by lane, of their first words."""
+        while rows > 1:
+            half = rows // 2
+            self.vector(half, op=VectorOp.MAX, a=BANK, c=BANK, addr_c=rows - half, write=Bank.A | Bank.C)
+            rows -= half
+
+    def part(self, w: int, x: int, rows: int, chunks: int, first: bool, last: bool, x_step: int = 0) -> None:
+        """MUL of one tile as one of several on a half of W; `first` and `last` of them wait and signal for it."""
+        size = {"rows": rows - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1, "x_step": x_step or chunks}
+        hands = semaphores((FULL,) if first else (), (FREE,) if last else ())
+        self._emit(Opcode.MUL, w=w, x=x, **size, start=1, end=1, **hands)
+
+
+class PagePlan(Plan):
+    """The program from queries and resident scores to the scores of pages, and its arrays in memory.
+
+    shape : `recent` are the resident tokens, other fields as in a layer; `width` and `ffn` do not matter
+    pages : most pages of a KV head
+    params : of the pages; `page`, `mean` and `numbers` matter
+
+    places : codes in a word of weights, a power of two
+    turned : rows that `turn` works on at once
+
+    Arrays of `table` start at the address in the register WEIGHTS: codes [kv_heads, pages, page, lanes / places] and
+    means, of a layer's keys, the matrices that turn queries, constants. Those of `work` start at the one in KV: `scores`,
+    the products of queries and resident keys in FP32; `mask`, added to the scores of a row of each KV head; `ranks`,
+    FP32 [kv_heads, pages]. Queries `q` are at the address in OUT, rows in the order KV head, token, query head. The
+    register FIRST holds the number of pages.
+
+    Raises `ParamError` for sizes that do not fit together.
+    """
+
+    _compiler = PageCompiler
+
+    def __init__(self, shape: LayerShape, fmt: LxeFormat, pages: int, params: PageParams):
+        n, size = fmt.lanes, shape.head_size
+        self.shape, self.fmt, self.page, self.mean = shape, fmt, params.page, params.mean
+        self.numbers, self.scale = params.numbers, 1 / sqrt(size)
+        check(size % n == 0, "head_size", size, f"must be a multiple of lanes = {n}")
+        check(shape.recent % n == 0, "recent", shape.recent, f"must be a multiple of lanes = {n}: they are whole words")
+        fits = n // (params.numbers + 2)
+        check(fits > 0, "numbers", params.numbers, f"must be at most {n - 2}: a word holds a code and two ones")
+        self.places = min(1 << fits.bit_length() - 1, params.page)
+        self.period, self.near = size // n, shape.recent // n
+        step = n * params.page
+        reason = f"must be at most {step}, the tokens of lanes = {n} pages of {params.page}"
+        check(params.mean <= step, "mean", params.mean, reason)
+        check(pages % (2 * n) == 0 and pages > 0, "pages", pages, f"must be a multiple of {2 * n}: two steps")
+        words = params.page // self.places + self.period
+        check(words <= fmt.w_depth // 2, "page", params.page, f"needs {words} words of half of W: raise w_depth")
+        rows = shape.rows
+        check(rows <= fmt.depth, "tokens", shape.tokens, f"makes {rows} rows, more than depth = {fmt.depth}: take fewer")
+        words = rows * (self.places + self.period)
+        check(words <= fmt.x_depth, "tokens", shape.tokens, f"needs {words} words of X: take fewer, or raise x_depth")
+        room = (fmt.depth - 2 * self.places) // max(2, self.places)  # of bank B
+        room = min(fmt.depth // 3, room, fmt.x_depth // 2 // self.period)
+        self.turned = max(d for d in divisors(rows) if d <= room)
+        self.pages, self.cuts = pages, {}
+        align = max(4096, 4 * n)
+        self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
+        heads = shape.kv_heads
+        for name, dims in (
+            ("codes", (heads, pages, params.page, n // self.places)),
+            ("means", (heads, pages * params.page // params.mean, size)),
+            ("turn_weight", (heads, self.places * n, size)),
+            ("ones", (2 * self.places, n)),
+        ):
+            self.table.add(name, dims, BF16)
+        for name, dims, dtype in (
+            ("scores", (heads * rows, shape.recent), np.float32),
+            ("mask", (rows, shape.recent), BF16),
+            ("stats", (heads * rows, 2, n), np.float32),
+            ("turned", (heads * rows, self.places, n), BF16),
+            ("ranks", (heads, pages), np.float32),
+        ):
+            self.work.add(name, dims, dtype)
+        q = Array("q", 0, (heads * rows, size), BF16, Register.OUT)
+        self.arrays = self.table.arrays | self.work.arrays | {"q": q}
+        self.stages = list(self._stages())
+
+    def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
+        ranks = [Planned(f"rank{g}", lambda g=g: c.rank(g)) for g in range(self.shape.kv_heads)]
+        return [Planned("sums", c.sums), Planned("turn", c.turn_queries), *ranks]
+
+    def constants(self, matrices: KeyMatrices) -> dict[str, np.ndarray]:
+        """The arrays of the table by name that a model's layer has once."""
+        n, width = self.fmt.lanes, self.fmt.lanes // self.places
+        turn, ones = np.zeros(self["turn_weight"].shape, BF16), np.zeros(self["ones"].shape, BF16)
+        for place in range(self.places):
+            at = place * n + place * width
+            turn[:, at : at + self.numbers] = matrices.query
+            for half in range(2):
+                ones[2 * place + half, place * width + self.numbers + half] = 1
+        return {"turn_weight": turn, "ones": ones}
+
+    def codes(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
+        """Codes [N, numbers] with their gains [N] as the array `codes` holds them, BF16 [N, lanes / places]."""
+        out = np.zeros((len(numbers), self.fmt.lanes // self.places), BF16)
+        out[:, : self.numbers + 2] = with_ones(expanded(numbers, gains))
+        return out

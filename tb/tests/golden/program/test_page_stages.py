@@ -1,0 +1,111 @@
+"""Scores of coded pages on a golden LXE: bit for bit those of `golden.retrieval.coded_pages`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.lxe_model import simulate
+from openvrex.golden.program.page_stages import PAGES, PagePlan
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.hdl.params import preset
+from openvrex.tb.library.page_runs import PageRun, asked
+
+FMT = LxeFormat(lanes=16, w_depth=16, x_depth=128, depth=16, i_depth=512)
+SHAPE = LayerShape(width=16, heads=6, kv_heads=2, head_size=16, ffn=16, tokens=3, recent=32, entries=0)
+PAGE = PageParams(page=4, mean=16, numbers=5, budget=8, recent=64, sinks=0)
+
+
+def run(shape: LayerShape = SHAPE, p: PageParams = PAGE, pages: int = 64, seed: int = 1, fmt: LxeFormat = FMT) -> PageRun:
+    rng = np.random.default_rng(seed)
+    own = to_bf16(rng.standard_normal((2, shape.kv_heads, p.numbers, shape.head_size)) / 4)
+    return PageRun(fmt, shape, pages, p, KeyMatrices(*own))
+
+
+ONE_ROW = replace(SHAPE, tokens=1, heads=1, kv_heads=1, recent=16)
+MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as many as a bank has words; two words a head
+
+
+@pytest.mark.parametrize(
+    ("shape", "page", "places"),
+    [
+        (SHAPE, PAGE, 2),  # four means a step
+        (MANY_ROWS, replace(PAGE, mean=64), 2),
+        (ONE_ROW, replace(PAGE, mean=4), 2),  # a mean for each tree
+        (SHAPE, replace(PAGE, numbers=14), 1),
+        (ONE_ROW, replace(PAGE, numbers=2, page=8, mean=32), 4),
+        (MANY_ROWS, replace(PAGE, numbers=1, page=1, mean=8), 1),
+        (SHAPE, replace(PAGE, numbers=1, page=2, mean=2), 2),
+    ],
+)
+def test_scores_are_those_of_the_definition(shape, page, places):
+    """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
+    own = run(shape, page)
+    assert own.plan.places == places
+    rng, n = np.random.default_rng(3), FMT.lanes
+    ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
+    for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):
+        own.append(to_bf16(rng.standard_normal((coded - own.keys.length, shape.kv_heads, shape.head_size)) * 2 + 1))
+        q, sums = asked(own, rng)
+        np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums, FMT.dot))
+        assert own.registers[PAGES] == coded // page.page
+    assert own.registers[PAGES] == own.plan.pages
+
+
+def test_corners_of_numbers():
+    """Keys that equal their mean, infinite and NaN keys, queries of zeros: in codes, means and scores."""
+    own, rng = run(), np.random.default_rng(4)
+    keys = to_bf16(rng.standard_normal((256, 2, 16)))
+    keys[:16] = 1
+    keys[17, 0, 3], keys[40, 1, 2] = np.inf, np.nan
+    keys[64:128] *= BF16(2.0**60)
+    own.append(keys)
+    for factor in (1.0, 0.0, 2.0**70):
+        q, sums = asked(own, rng, factor)
+        want = own.keys.page_scores(q, sums, FMT.dot)
+        np.testing.assert_array_equal(own.run(), want)
+    assert np.isnan(want).any()
+
+
+def test_the_program_is_ordered_by_semaphores_alone():
+    for pages in (0, 3, 40, 64):
+        own, rng = run(), np.random.default_rng(5)
+        own.append(to_bf16(rng.standard_normal((pages * 4, 2, 16))))
+        asked(own, rng)
+        for program in own.programs():
+            assert not simulate(program, own.registers, FMT).problems()
+
+
+@pytest.mark.parametrize(("head", "heads", "kv_heads"), [(128, 32, 8), (128, 4, 1), (64, 9, 3)])
+@pytest.mark.parametrize("name", ["core", "edge8", "server48"])
+def test_a_layer_fits_on_shipped_cores(name, head, heads, kv_heads):
+    """Llama-3 8B, whole and a KV head of it, and SmolLM2: frames of 10 tokens, each stage one program."""
+    shape = LayerShape(width=head * heads, heads=heads, kv_heads=kv_heads, head_size=head, ffn=64, entries=0)
+    plan = PagePlan(shape, preset(name).core.lxe_format(), 131_072, PageParams())
+    assert plan.places == 2
+    for stage in plan.stages:
+        plan.programs(stage.name, stage.name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "page", "pages", "reason"),
+    [
+        ({"head_size": 24}, {}, 64, "head_size=24: must be a multiple of lanes = 16"),
+        ({"recent": 40}, {}, 64, "recent=40: must be a multiple of lanes = 16"),
+        ({}, {"numbers": 15}, 64, "numbers=15: must be at most 14"),
+        ({}, {"mean": 128, "recent": 128}, 64, "mean=128: must be at most 64, the tokens of lanes = 16 pages of 4"),
+        ({}, {}, 48, "pages=48: must be a multiple of 32"),
+        ({"tokens": 6}, {}, 64, "tokens=6: makes 18 rows, more than depth = 16"),
+        ({}, {"page": 16, "mean": 16, "numbers": 14}, 64, "page=16: needs 17 words of half of W"),
+        ({"tokens": 5, "head_size": 128}, {}, 64, "tokens=5: needs 150 words of X"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(shape, page, pages, reason):
+    fmt = replace(FMT, w_depth=32) if "head_size" in shape else FMT
+    with pytest.raises(ParamError, match=reason):
+        run(replace(SHAPE, **shape), replace(PAGE, **page), pages, fmt=fmt)

@@ -1,0 +1,80 @@
+"""Scores of coded pages on the RTL of a core: bytes of memory equal golden, events are in the cycles of the time view."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.program.isa import encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.page_stages import PAGES
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.hdl.emit import Emitted
+from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import Run as TimeRun
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.lxe_time_checks import differences
+from openvrex.tb.library.lxe_programs import Script
+from openvrex.tb.library.page_runs import PageRun, asked
+from openvrex.tb.library.runner import Run, emit
+from openvrex.tb.library.small_models import SIZES as CORE
+from openvrex.tb.library.small_models import params
+
+SHAPE = LayerShape(width=8, heads=4, kv_heads=2, head_size=8, ffn=8, tokens=3, recent=8, entries=0)
+PAGE = PageParams(page=2, mean=4, numbers=2, recent=4)
+
+
+@cache
+def emitted() -> Emitted:
+    return emit("core", params())
+
+
+def page_run() -> PageRun:
+    own = to_bf16(np.random.default_rng(1).standard_normal((2, 2, 2, 8)))
+    return PageRun(params().lxe_format(), SHAPE, 32, PAGE, KeyMatrices(*own))
+
+
+def test_scores_of_pages_equal_golden():
+    """Without a page, with part of a step, with whole steps, with all that there is room for; bytes of all memory."""
+    run, rng, seen = page_run(), np.random.default_rng(2), set()
+    script = Script(run.memory, [r.name for r in run.memory.regions])
+    for tokens in (0, 4, 12, 16, 32):
+        run.append(to_bf16(rng.standard_normal((tokens, 2, 8)) * 2 + 1))
+        q, sums = asked(run, rng)
+        want = run.keys.page_scores(q, sums, run.plan.fmt.dot)
+        for program in run.programs():
+            script.add(program, run.registers)
+            run.lxe.run(program, run.registers)
+            script.expect()
+        got = run.get("ranks")[:, : run.registers[PAGES]]
+        np.testing.assert_array_equal(got, want)
+        seen |= set(got.ravel().tolist())
+    ran, after = script.play(emitted(), dict.fromkeys(SETTINGS, 0))
+    assert not script.differences(ran, after)
+    assert run.registers[PAGES] == run.plan.pages == 32
+    assert len(seen) > 100
+
+
+@pytest.mark.parametrize("stage", ["sums", "turn", "rank1"])
+def test_cycles_are_those_of_the_time_view(stage):
+    """The cycles that `docs/papers/recall.md` gives come from this time view."""
+    latency, run, rng = 9, page_run(), np.random.default_rng(3)
+    run.append(to_bf16(rng.standard_normal((36, 2, 8))))
+    [program] = run.programs(stage, stage)
+    words = [f"{encode(i):x}" for i in program]
+    config = {
+        "params": list(CORE),
+        "runs": [{"program": words, "registers": run.registers, "writes": []}],
+        "memory": bytes(1 << 16).hex(),
+        "ports": dict.fromkeys(SETTINGS, 0),
+        "latency": latency,
+        "counters": emitted().manifest["counters"],
+    }
+    [got] = Run(emitted(), "bench_lxe_time", "timed", config)()["runs"]
+    assert got["done"] == run.cycles(params(), latency, stage)
+    steps = trace(params(), [int(w, 16) for w in words], run.registers).steps
+    view = TimeRun(params(), latency, steps, detail=True)
+    view.play()
+    assert not differences(view, got)
