@@ -455,6 +455,9 @@ class LxeParams:
     )
     burst_bytes: int = parameter(1024, "bytes of the longest burst", low=1, high=4096, power_of_two=True)
     to_register: bool = parameter(False, "STORE can set a register from a number of the VPE", optional=True)
+    codes: int = parameter(
+        0, "numbers of a key's code that LOAD expands to BF16 on its way to W; 0: none", high=62, optional=True
+    )
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
@@ -490,7 +493,9 @@ class CoreParams:
         )
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        return LxeFormat(*sizes, v.score, v.features, self.lxe.to_register)
+        out = LxeFormat(*sizes, v.score, v.features, self.lxe.to_register, self.lxe.codes)
+        assert not self.lxe.codes or out.code_words  # checks that codes fit words
+        return out
 
     def joined(self) -> "CoreParams":
         """These parameters; `ParamError` if the units and the ports of a core do not fit together."""

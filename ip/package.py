@@ -32,7 +32,7 @@ def configuration(p: CoreParams | MaskParams) -> str:
     names = (name for name, system in PRESETS.items() if p in (system.core, system.mask))
     values = repr(p)
     # Optional hardware that is absent does not rename a package.
-    for off in (", features=''", ", budget=False", ", to_register=False", ", reading='resv'"):
+    for off in (", features=''", ", budget=False", ", to_register=False", ", codes=0", ", reading='resv'"):
         values = values.replace(off, "")
     return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 

@@ -39,6 +39,7 @@ from openvrex.golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    expands,
     sets_register,
 )
 from openvrex.golden.program.sequencer_model import Issue, bits, register_values, sequence
@@ -417,7 +418,7 @@ class _Playback:
     def _units(self, i: Issue) -> np.ndarray:
         """Numbers of the memory words that a LOAD or STORE accesses, [words, 1 or 2 (wide)]."""
         size = self.fmt.word_bytes
-        wide = 1 + i["wide"]
+        wide = 1 + (i["wide"] and not (i.op == Opcode.LOAD and expands(i)))
         at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(i["words"]) * wide * size
         return (at.reshape(-1, 1) % (1 << ADDR_BITS)) // size + np.arange(wide)
 
@@ -466,7 +467,9 @@ class _Playback:
         step = {LoadTo.W: r // lanes * i["step"], LoadTo.COLUMN: r // lanes, LoadTo.X: r * i["step"]}[
             LoadTo(i["target"])
         ]
-        at = (i["to"] + step + np.arange(words)).reshape(-1)
+        many = self.fmt.code_words.many if expands(i) else 1
+        at = (i["to"] + step + np.arange(words * many)).reshape(-1)
+        positions = positions.repeat(many)
         self._touch(Engine.LOAD, "X" if i["target"] == LoadTo.X else "W", at, positions, clock, write=True)
 
     def _mul(self, i: Issue) -> Iterator[None]:

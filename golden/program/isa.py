@@ -51,11 +51,13 @@ Source: V-Rex section V-A names the parts of the LXE. The instruction set is thi
 
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
+from functools import cached_property
 from typing import Any
 
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import VectorFormat
 from openvrex.golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
+from openvrex.golden.retrieval.coded_pages import CodeWords
 
 WORD_BITS = 256
 SEMAPHORES = 16
@@ -81,6 +83,7 @@ class LxeFormat:
     score: ScoreFormat = ScoreFormat()
     features: str = ""  # optional hardware (`golden.function_params.FEATURES`)
     to_register: bool = False  # STORE can set a register
+    codes: int = 0  # numbers of a key's code that LOAD expands into W; 0: none
 
     @property
     def dot(self) -> DotFormat:
@@ -91,6 +94,11 @@ class LxeFormat:
     def vector(self) -> VectorFormat:
         """The format of the VPE's instructions and scores."""
         return VectorFormat(self.lanes, self.depth, self.score, self.features)
+
+    @cached_property
+    def code_words(self) -> CodeWords:
+        """How codes become words of W, where there are any."""
+        return CodeWords(self.lanes, self.codes)
 
     @property
     def word_bytes(self) -> int:
@@ -119,7 +127,9 @@ class Opcode(IntEnum):
 class LoadTo(IntEnum):
     """The places where LOAD can put word j of row r; r / lanes rounds down."""
 
-    W = 0  # weights: word to + (r / lanes) * step + j of tree r mod lanes
+    # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a word of
+    # memory holds codes of keys, which become `CodeWords.many` words of W: word j becomes those from j * many on.
+    W = 0
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j
     VECTOR = 3  # the queue to the VPE; with `wide` the words hold FP32 numbers, twice the bytes
@@ -327,6 +337,11 @@ def to_register(register: int, base: int = 0, addr: int = 0, shift: int = 0, **h
 def sets_register(i: Any) -> bool:
     """Whether a STORE sets a register, where there is `to_register`. `i`: a STORE, or what has its fields by name."""
     return i["target"] == StoreTo.X and bool(i["wide"])
+
+
+def expands(i: Any) -> bool:
+    """Whether a LOAD expands codes, where there are any. `i`: a LOAD, or what has its fields by name."""
+    return i["target"] == LoadTo.W and bool(i["wide"])
 
 
 def layout(op: Opcode) -> dict[str, tuple[int, int]]:

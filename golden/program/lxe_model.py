@@ -37,6 +37,7 @@ from openvrex.golden.program.isa import (
     Queue,
     Status,
     StoreTo,
+    expands,
     sets_register,
 )
 from openvrex.golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
@@ -203,6 +204,8 @@ class Lxe:
 
     def _load(self, i: Issue) -> int:
         lanes, rows, words = self.fmt.lanes, i["rows"], i["words"]
+        if expands(i):
+            return self._expand(i)
         width = 4 if i["wide"] else 2
         data, known = self.memory.words(i.addr, rows, words * lanes * width, i["stride"])
         numbers = data.view(np.uint32 if i["wide"] else np.uint16).reshape(rows, words, lanes)
@@ -223,6 +226,18 @@ class Lxe:
                 kind = "FP32" if i["wide"] else "BF16"
                 self._queues[Queue.LOAD].put(numbers.reshape(shape).astype(np.uint32), known.reshape(shape), kind)
         return rows * words
+
+    def _expand(self, i: Issue) -> int:
+        """LOAD codes. The words of W that a word of memory holds are defined if all of it is."""
+        own, lanes, rows, words = self.fmt.code_words, self.fmt.lanes, i["rows"], i["words"]
+        data, known = self.memory.words(i.addr, rows, words * self.fmt.word_bytes, i["stride"])
+        whole = known.reshape(rows, words, -1).all(axis=2).repeat(own.many, axis=1)
+        r = np.arange(rows)[:, None]
+        tree, word = r % lanes, i["to"] + r // lanes * i["step"] + np.arange(words * own.many)
+        numbers = own.expanded(data.reshape(rows * words, self.fmt.word_bytes))
+        self.w[tree, word] = numbers.reshape(rows, words * own.many, lanes)
+        self.w_known[tree, word] = whole[:, :, None]
+        return rows * words * own.many
 
     def _mul(self, i: Issue) -> int:
         lanes, rows, tiles, chunks = self.fmt.lanes, i["rows"], i["tiles"], i["chunks"]

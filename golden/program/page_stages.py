@@ -22,11 +22,16 @@ So the maxima over a page's tokens are maxima of words: the VPE keeps one word f
 the larger of it and the next products, adds the rows' products with the mean, and folds the rows into one word, whose
 lanes are the pages. Nothing goes to memory but that word. A page takes page / places words of W of a tree.
 
-With R rows, K = ceil(head_size / lanes) and m means a step, a step of `lanes` pages takes
+Memory holds the words of W as they are, or, where a LOAD expands codes (`lxe.codes`), the codes. A word of memory then
+has the codes of `many` words of W. If these are several pages, a tree takes `per` pages, `lanes` pages apart, in a
+step: the step takes the first `lanes` pages, then the next ones.
+
+For `lanes` pages with R rows, K = ceil(head_size / lanes) and m means, the engines take at least
 
     W port   lanes * (page / places) + K * lanes * (m + 1) / 2      DPE   R * (page + K)       VPE   R * (page + 2)
 
-cycles: at `core`, with 64 lanes, pages of 8 and R = 40 rows 256 + 96, 360 and 400 for 512 tokens.
+cycles: at `core`, with 64 lanes, pages of 8 and R = 40 rows 256 + 96, 360 and 400 for 512 tokens. From the bus come
+lanes * page / (places * many) words of codes and K * lanes * (m + 1) / 2 of means.
 """
 
 from collections.abc import Callable
@@ -46,7 +51,7 @@ from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Sp
 from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, exponentials, imm, logarithm
 from openvrex.golden.program.stage_plan import Plan, Planned
-from openvrex.golden.retrieval.coded_pages import PageParams, expanded, with_ones
+from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
 PAGES = Register.FIRST  # number of coded pages
@@ -121,7 +126,7 @@ class PageCompiler(LayerCompiler):
     def rank(self, g: int) -> None:
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
-        rows, period, words = s.rows, p.period, p.page // p.places
+        rows, period, words = s.rows, p.period, p.per * p.page // p.places
         query = rows * p.places  # word of X where the queries begin
         means = n * p.page // p.mean
         self.fence(Opcode.MUL, signal=(QUERIES,))
@@ -129,25 +134,29 @@ class PageCompiler(LayerCompiler):
         self.load(p["q"], g * rows * s.head_size, rows, period, s.head_size, LoadTo.X, to=query, step=period)
 
         def load(i: int) -> None:
-            at, row, w_at = g * p.pages + i * n, words * n, self.half_of(i)
-            self.load(p["codes"], at * row, n, words, row, LoadTo.W, (FREE,), to=w_at, step=words)
-            first = at * p.page // p.mean
-            for k in reversed(range(means)):  # each takes the trees of those before it
-                trees, full = n // means * (k + 1), () if k else (FULL,)
-                mean = (first + k) * s.head_size
-                self.load(p["means"], mean, trees, period, 0, LoadTo.W, (), full, to=w_at + words, step=period)
+            w_at, row = self.half_of(i), p["codes"].shape[-1]
+            at = (g * p.pages // p.per + i * n) * row
+            expand = {"wide": 1} if p.coded else {}
+            self.load(p["codes"], at, n, row // n, row, LoadTo.W, (FREE,), to=w_at, step=words, **expand)
+            for j in range(p.per):
+                first, to = (g * p.pages + (i * p.per + j) * n) * p.page // p.mean, w_at + words + j * period
+                for k in reversed(range(means)):  # each takes the trees of those before it
+                    trees, full = n // means * (k + 1), (FULL,) if k == 0 and j == p.per - 1 else ()
+                    mean = (first + k) * s.head_size
+                    self.load(p["means"], mean, trees, period, 0, LoadTo.W, (), full, to=to, step=period)
 
         def score(i: int) -> None:
             w_at = self.half_of(i)
-            for token in range(p.page):
-                word, place = divmod(token, p.places)
-                self.part(w_at + word, place, rows, 1, token == 0, False, p.places)
-                larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
-                self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
-            self.part(w_at + words, query, rows, period, False, True)
-            self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
-            self.fold(rows)
-            self.give(p["ranks"], g * p.pages + i * n, 1)
+            for j in range(p.per):
+                for token in range(p.page):
+                    word, place = divmod(j * p.page + token, p.places)
+                    self.part(w_at + word, place, rows, 1, j + token == 0, False, p.places)
+                    larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
+                    self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
+                self.part(w_at + words + j * period, query, rows, period, False, j == p.per - 1)
+                self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
+                self.fold(rows)
+                self.give(p["ranks"], g * p.pages + (i * p.per + j) * n, 1)
 
         self.steps(load, score)
 
@@ -195,14 +204,16 @@ class PagePlan(Plan):
     pages : most pages of a KV head
     params : of the pages; `page`, `mean` and `numbers` matter
 
+    coded : memory holds codes, which LOAD expands
     places : codes in a word of weights, a power of two
+    per : pages that a tree takes in a step
     turned : rows that `turn` works on at once
 
-    Arrays of `table` start at the address in the register WEIGHTS: codes [kv_heads, pages, page, lanes / places] and
-    means, of a layer's keys, the matrices that turn queries, constants. Those of `work` start at the one in KV: `scores`,
+    Arrays of `table` start at the address in the register WEIGHTS: `codes`, of a layer's keys, which `pack` makes,
+    their means, the matrices that turn queries, constants. Those of `work` start at the one in KV: `scores`,
     the products of queries and resident keys in FP32; `mask`, added to the scores of a row of each KV head; `ranks`,
     FP32 [kv_heads, pages]. Queries `q` are at the address in OUT, rows in the order KV head, token, query head. The
-    register FIRST holds the number of pages.
+    register FIRST holds the number of pages by `per`, rounded up.
 
     Raises `ParamError` for sizes that do not fit together.
     """
@@ -215,20 +226,26 @@ class PagePlan(Plan):
         self.numbers, self.scale = params.numbers, 1 / sqrt(size)
         check(size % n == 0, "head_size", size, f"must be a multiple of lanes = {n}")
         check(shape.recent % n == 0, "recent", shape.recent, f"must be a multiple of lanes = {n}: they are whole words")
-        fits = n // (params.numbers + 2)
-        check(fits > 0, "numbers", params.numbers, f"must be at most {n - 2}: a word holds a code and two ones")
-        self.places = min(1 << fits.bit_length() - 1, params.page)
+        own, self.coded = CodeWords(n, params.numbers), fmt.codes > 0
+        reason = f"must be {fmt.codes}, lxe.codes of the core, or lxe.codes=0"
+        check(not self.coded or params.numbers == fmt.codes, "numbers", params.numbers, reason)
+        self.places = own.places if self.coded else min(own.places, params.page)
+        reason = f"must be at least {self.places}, codes of a word of W"
+        check(self.places <= params.page, "page", params.page, reason)
+        tokens = self.places * (own.many if self.coded else 1)  # of a word of memory
+        self.per = max(1, tokens // params.page)
         self.period, self.near = size // n, shape.recent // n
         step = n * params.page
         reason = f"must be at most {step}, the tokens of lanes = {n} pages of {params.page}"
         check(params.mean <= step, "mean", params.mean, reason)
-        check(pages % (2 * n) == 0 and pages > 0, "pages", pages, f"must be a multiple of {2 * n}: two steps")
-        words = params.page // self.places + self.period
-        check(words <= fmt.w_depth // 2, "page", params.page, f"needs {words} words of half of W: raise w_depth")
+        reason = f"must be a multiple of {2 * n * self.per}: two steps"
+        check(pages % (2 * n * self.per) == 0 and pages > 0, "pages", pages, reason)
+        need = self.per * (params.page // self.places + self.period)
+        check(need <= fmt.w_depth // 2, "page", params.page, f"needs {need} words of half of W: raise w_depth")
         rows = shape.rows
         check(rows <= fmt.depth, "tokens", shape.tokens, f"makes {rows} rows, more than depth = {fmt.depth}: take fewer")
-        words = rows * (self.places + self.period)
-        check(words <= fmt.x_depth, "tokens", shape.tokens, f"needs {words} words of X: take fewer, or raise x_depth")
+        need = rows * (self.places + self.period)
+        check(need <= fmt.x_depth, "tokens", shape.tokens, f"needs {need} words of X: take fewer, or raise x_depth")
         room = (fmt.depth - 2 * self.places) // max(2, self.places)  # of bank B
         room = min(fmt.depth // 3, room, fmt.x_depth // 2 // self.period)
         self.turned = max(d for d in divisors(rows) if d <= room)
@@ -237,7 +254,7 @@ class PagePlan(Plan):
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         heads = shape.kv_heads
         for name, dims in (
-            ("codes", (heads, pages, params.page, n // self.places)),
+            ("codes", (heads, pages // self.per, self.per * params.page // tokens * n)),
             ("means", (heads, pages * params.page // params.mean, size)),
             ("turn_weight", (heads, self.places * n, size)),
             ("ones", (2 * self.places, n)),
@@ -270,8 +287,14 @@ class PagePlan(Plan):
                 ones[2 * place + half, place * width + self.numbers + half] = 1
         return {"turn_weight": turn, "ones": ones}
 
-    def codes(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        """Codes [N, numbers] with their gains [N] as the array `codes` holds them, BF16 [N, lanes / places]."""
-        out = np.zeros((len(numbers), self.fmt.lanes // self.places), BF16)
-        out[:, : self.numbers + 2] = with_ones(expanded(numbers, gains))
-        return out
+    def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
+        """Codes of a KV head's tokens [N, numbers] with their gains [N], whole pages, as its part of the array `codes`."""
+        n, page, (_, rows, row) = self.fmt.lanes, self.page, self["codes"].shape
+        size = row // (self.per * page)  # numbers of a token
+        own = np.zeros((rows * self.per * page, size), BF16)
+        if self.coded:
+            own[: len(numbers)] = words(numbers, gains).view(BF16)
+        else:
+            own[: len(numbers), : self.numbers + 2] = with_ones(expanded(numbers, gains))
+        pages = own.reshape(-1, self.per, n, page * size)  # of each step: those of one place of all trees, of the next
+        return pages.swapaxes(1, 2).reshape(rows, row)

@@ -25,6 +25,7 @@ from openvrex.golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    expands,
     sets_register,
 )
 
@@ -247,7 +248,8 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
             need(to < REGISTERS, f"to={to}: must be below {REGISTERS} for a register")
             need(step < 32, f"step={step}: must be below 32, a shift of a register's number")
             return
-        need(through or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
+        coded = i.op == Opcode.LOAD and bool(fmt.codes) and expands(i)
+        need(through or coded or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
         if i.op == Opcode.STORE and target == StoreTo.HASH:
             return
         size = fmt.word_bytes
@@ -256,6 +258,7 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         if through:
             return
         if i.op == Opcode.LOAD and target == LoadTo.W:
+            words *= fmt.code_words.many if coded else 1
             within("to", "W", to, (rows - 1) // fmt.lanes * step + words, fmt.w_depth)
         elif i.op == Opcode.LOAD and target == LoadTo.COLUMN:
             need(words == 1, f"words={words - 1}: must be 0, as a row of a COLUMN is one word")

@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
-from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
+from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, expands
 from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
 from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from openvrex.golden.program.sequencer_model import sequence
@@ -199,7 +199,8 @@ class Plan:
             if i.skip:
                 continue
             if i.op in (Opcode.LOAD, Opcode.STORE):
-                moved = i["rows"] * i["words"] * self.fmt.word_bytes * (1 + i["wide"])
+                wide = i["wide"] and not (i.op == Opcode.LOAD and expands(i))
+                moved = i["rows"] * i["words"] * self.fmt.word_bytes * (1 + wide)
                 out.loaded += moved * (i.op == Opcode.LOAD)
                 out.stored += moved * (i.op == Opcode.STORE)
             elif i.op == Opcode.MUL:

@@ -215,7 +215,7 @@ def quantised(x: np.ndarray, gains: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _magnitudes() -> np.ndarray:
+def magnitudes() -> np.ndarray:
     """1, 3, 5 and 7 times each gain, rounded to BF16, [64 gains, 4]."""
     gain = np.exp2(np.arange(1 << GAIN_BITS) / 8 + LOWEST)
     return to_bf16(gain[:, None] * np.arange(1, 8, 2))
@@ -224,7 +224,7 @@ def _magnitudes() -> np.ndarray:
 def expanded(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
     """What a query's numbers are multiplied by: `numbers` [N, n] times 2^(gain / 8 + LOWEST), rounded to BF16."""
     size = np.abs(numbers) >> 1
-    magnitude = _magnitudes()[gains[:, None], size].astype(np.float32)
+    magnitude = magnitudes()[gains[:, None], size].astype(np.float32)
     return np.where(numbers < 0, -magnitude, magnitude).astype(BF16)
 
 
@@ -248,6 +248,57 @@ def words(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
     bits[:, 0 : 3 * n : 3], bits[:, 1 : 3 * n : 3], bits[:, 2 : 3 * n : 3] = size & 1, size >> 1, numbers < 0
     bits[:, 3 * n : 3 * n + GAIN_BITS] = gains[:, None] >> np.arange(GAIN_BITS, dtype=np.uint8) & 1
     return np.packbits(bits, axis=1, bitorder="little").view("<u8")
+
+
+@dataclass(frozen=True)
+class CodeWords:
+    """Codes of keys in words: of memory, 2 * lanes bytes each, and of W, into which a LOAD expands them.
+
+    lanes : numbers of a word of W · numbers : of a code
+
+    A word of W has room for `places` codes, a power of two: code k, expanded and with its two ones, stands in the lanes
+    from k * lanes / places on, zeros behind it. A word of memory holds the codes of `many` words of W one behind the
+    other, each of `code_bytes` bytes (`words`).
+
+    Raises `ParamError` if a word of W has no room for a code, or a word of memory none for those of a word of W.
+    """
+
+    lanes: int
+    numbers: int
+
+    def __post_init__(self) -> None:
+        check(self.numbers + 2 <= self.lanes, "numbers of a code", self.numbers, f"must be at most {self.lanes - 2}, a word less 2")
+        size = self.code_bytes
+        reason = f"has {size} bytes, which must be a power of two"
+        check(size & (size - 1) == 0, "numbers of a code", self.numbers, reason)
+        reason = f"needs {self.places * size} bytes of memory for a word of W: must be at most {2 * self.lanes}"
+        check(self.many > 0, "numbers of a code", self.numbers, reason)
+
+    @property
+    def places(self) -> int:
+        """Codes of a word of W."""
+        return 1 << (self.lanes // (self.numbers + 2)).bit_length() - 1
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of a code in memory: whole words of 64 bits."""
+        return 8 * -(-(3 * self.numbers + GAIN_BITS) // 64)
+
+    @property
+    def many(self) -> int:
+        """Words of W of a word of memory."""
+        return 2 * self.lanes // (self.places * self.code_bytes)
+
+    def expanded(self, memory: np.ndarray) -> np.ndarray:
+        """The words of W of words of memory, uint8 [N, 2 * lanes]: bits of BF16 numbers, uint16 [N, many, lanes]."""
+        count, n = len(memory), self.numbers
+        codes = np.unpackbits(memory.reshape(-1, self.code_bytes), axis=1, bitorder="little").astype(np.int8)
+        fields = codes[:, : 3 * n].reshape(-1, n, 3)
+        size = 2 * (fields[:, :, 0] + 2 * fields[:, :, 1]) + 1
+        gains = codes[:, 3 * n : 3 * n + GAIN_BITS] @ (1 << np.arange(GAIN_BITS))
+        out = np.zeros((len(codes), self.lanes // self.places), BF16)
+        out[:, : n + 2] = with_ones(expanded(np.where(fields[:, :, 2], -size, size), gains))
+        return out.view(np.uint16).reshape(count, self.many, self.lanes)
 
 
 def resident_sum(logits: np.ndarray, seen: np.ndarray, lanes: int = 64) -> np.ndarray:

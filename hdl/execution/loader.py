@@ -1,12 +1,14 @@
 """Loader: reads words from memory into the scratchpads of the DPE and to the VPE."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import SEMAPHORES, LoadTo
+from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
+from openvrex.hdl.execution.code_expander import CodeExpander
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.vpe import word_layout
 from openvrex.hdl.instruction_layouts import done_layout, transfer_layout
@@ -22,8 +24,12 @@ class Loader(Unit):
     them. Rows without a gap are cut into bursts as one. The loader has no buffer for data: it takes a beat when its
     word can go.
 
+    With `lxe.codes`, a LOAD to W with `wide` reads words of codes: each goes to W as `CodeWords.many` words, expanded, a
+    cycle each, at addresses one behind the other.
+
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
-    bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR. The pulse
+    bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR
+    (and, with `lxe.codes`, W). The pulse
     comes in the cycle in which the beat is taken, or in which it or the instruction would have been next. The loader
     does not hand on the word at fault, and takes nothing more until `stop`. While `stop` is high it begins no burst,
     and drops the beats in flight; once `busy` is low, a reset is safe for the bus.
@@ -67,6 +73,7 @@ class Loader(Unit):
 
     def __init__(self, p: CoreParams):
         self.beats = word_beats(p)
+        self.codes = p.lxe_format().code_words if p.lxe.codes else None
         super().__init__(
             p,
             {
@@ -86,17 +93,19 @@ class Loader(Unit):
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
         """Formulas for the manifest."""
+        more = p.lxe_format().code_words.many + word_beats(p) - 1 if p.lxe.codes else 0
+        codes = f"{more} a word of codes, " if more else ""
         return {
             "burst_latency": "2 from an instruction to its first burst",
             "word_latency": "1 from a word's last beat to the word",
-            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, 1 a skipped instruction",
+            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, {codes}1 a skipped instruction",
         }
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p)
+        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p, self.codes)
         bursts = m.submodules.bursts = Bursts(p, joined=True)
-        queue = m.submodules.queue = SyncFIFO(width=_work_layout().size, depth=p.lxe.queue)
+        queue = m.submodules.queue = SyncFIFO(width=_work_layout(p.lxe.codes > 0).size, depth=p.lxe.queue)
 
         self._accept(m, bursts, queue, asked, out)
         self._ask(m, bursts, asked, out)
@@ -110,7 +119,7 @@ class Loader(Unit):
             instructions=self.done.valid,
             bursts=asked.asks,
             beats=self.r.valid & self.r.ready,
-            words=out.taken & out.sends,
+            words=out.full & out.went if self.codes else out.taken & out.sends,
             waits=self.r.valid & ~self.r.ready,
         )
         return m
@@ -123,7 +132,7 @@ class Loader(Unit):
             bad.eq(
                 c.addr[:grid].any()
                 | c.stride[:grid].any()
-                | (c.wide & (c.target != LoadTo.VECTOR))
+                | (c.wide & (c.target != LoadTo.VECTOR) & ~asked.coded)
                 | ((c.target == LoadTo.COLUMN) & (c.words != 0))
             ),
             asked.accept.eq(~out.failed & ~self.stop & queue.w_rdy),
@@ -135,6 +144,13 @@ class Loader(Unit):
             entry.bad.eq(bad),
             *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
         ]
+        if self.codes:  # a word of codes has the bytes of a word of BF16 numbers
+            m.d.comb += [
+                asked.coded.eq((c.target == LoadTo.W) & c.wide),
+                entry.coded.eq(asked.coded),
+                entry.wide.eq(c.wide & ~asked.coded),
+                bursts.c.payload.wide.eq(entry.wide),
+            ]
 
     def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
         """Offers bursts as long as the number in flight allows."""
@@ -167,6 +183,15 @@ class Loader(Unit):
             at.addr.eq(at.base + at.word),
             at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
         ]
+        if self.codes:
+            many = self.codes.many
+            end = Signal.like(at.addr)
+            with m.If(work.coded):
+                m.d.comb += [
+                    at.addr.eq(at.base + many * at.word),
+                    end.eq(at.addr + many - 1),
+                    at.outside.eq(work.bad | (end >= dpe.w_depth)),
+                ]
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Takes a beat if its word has a place, or drops it after `stop`."""
@@ -178,7 +203,7 @@ class Loader(Unit):
         m.d.comb += [
             out.sends.eq(word.to_w | word.to_x | word.to_v),
             out.went.eq((word.to_w & self.w.ready) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)),
-            out.taken.eq(out.full & (out.went | ~out.sends)),
+            out.taken.eq(out.full & (out.went | ~out.sends) & out.ends),
             out.free.eq(~out.full | out.taken),
             works.eq(at.active & ~out.failed & ~self.stop),
             self.fault.range.eq(works & ~work.skip & at.outside),
@@ -218,6 +243,8 @@ class Loader(Unit):
                 word.signal.eq(work.signal),
                 at.word.eq(at.word + 1),
             ]
+            if self.codes:
+                m.d.sync += word.coded.eq(work.coded & ~work.skip)
             self._next_row(m, at)
 
     def _next_row(self, m: Module, at: "_Work") -> None:
@@ -232,7 +259,7 @@ class Loader(Unit):
 
     def _next_instruction(self, m: Module, queue: SyncFIFO, at: "_Work", out: "_Out") -> None:
         m.d.comb += queue.r_en.eq(~at.active | out.finish)
-        head = data.View(_work_layout(), queue.r_data)
+        head = data.View(_work_layout(self.p.lxe.codes > 0), queue.r_data)
         with m.If(queue.r_en):
             m.d.sync += [
                 at.active.eq(queue.r_rdy),
@@ -258,20 +285,39 @@ class Loader(Unit):
             *(port.payload.data.as_value().eq(numbers) for port in (self.w, self.x)),
             self.v.payload.as_value().eq(numbers),
         ]
+        if self.codes:
+            self._expand(m, out)
+
+    def _expand(self, m: Module, out: "_Out") -> None:
+        """Offers a word of codes part after part, expanded."""
+        many, codes = self.codes.many, 8 * self.codes.places * self.codes.code_bytes
+        m.submodules.expander = expander = CodeExpander(self.codes)
+        part = Signal(bits_for(many))
+        coded = out.full & out.out.coded
+        m.d.comb += [
+            expander.i.as_value().eq(out.numbers.word_select(part, codes)),
+            out.ends.eq(~out.out.coded | (part == many - 1)),
+        ]
+        with m.If(coded):
+            m.d.comb += [self.w.payload.addr.eq(out.out.addr + part), self.w.payload.data.eq(expander.o)]
+            with m.If(self.w.ready):
+                m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
 
 
 _KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # fields that words need
 
 
-def _work_layout() -> data.StructLayout:
-    return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, "bad": 1})
+def _work_layout(coded: bool) -> data.StructLayout:
+    own = {"bad": 1, "coded": 1} if coded else {"bad": 1}
+    return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, **own})
 
 
 class _Bursts:
     """Bursts that the loader asks for."""
 
     def __init__(self, p: CoreParams):
-        self.entry = Signal(_work_layout())
+        self.entry = Signal(_work_layout(p.lxe.codes > 0))
+        self.coded = Signal() if p.lxe.codes else Const(0)  # words of the instruction are codes
         self.bad = Signal()  # the instruction is at fault
         self.accept = Signal()
         self.under_way = Signal(bits_for(p.lxe.bursts + 1))
@@ -286,7 +332,7 @@ class _Work:
 
     def __init__(self, p: CoreParams, beats: int):
         c = transfer_layout()
-        self.work = Signal(_work_layout())
+        self.work = Signal(_work_layout(p.lxe.codes > 0))
         self.active = Signal()
         self.beat = Signal(range(2 * beats))
         self.whole = Signal()  # the beat is the word's last
@@ -294,7 +340,8 @@ class _Work:
         self.rows = Signal(c["rows"].width)  # rows after this one
         self.tree = Signal(bits_for(p.dpe.n_w))
         self.base = Signal(c["to"].width + 1)
-        self.addr = Signal(c["to"].width + 1)
+        more = p.lxe_format().code_words.many.bit_length() if p.lxe.codes else 0
+        self.addr = Signal(c["to"].width + 1 + more)
         self.to_w = Signal()
         self.to_x = Signal()
         self.to_v = Signal()
@@ -306,9 +353,9 @@ class _Work:
 class _Out:
     """The word on offer."""
 
-    def __init__(self, p: CoreParams):
+    def __init__(self, p: CoreParams, codes: CodeWords | None):
         layout = {
-            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
+            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last", *(["coded"] if codes else [])), 1),
             "tree": bits_for(p.dpe.n_w),
             "addr": max(p.dpe.w_addr_bits, p.dpe.x_addr_bits),
             "signal": SEMAPHORES,
@@ -319,6 +366,7 @@ class _Out:
         self.sends = Signal()  # the register holds a word, not a skipped instruction
         self.went = Signal()
         self.taken = Signal()
+        self.ends = Signal() if codes else Const(1)  # the word goes as a whole, or with its last part
         self.free = Signal()
         self.fills = Signal()  # a beat comes in
         self.loads = Signal()  # the word is complete

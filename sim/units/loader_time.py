@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from openvrex.golden.program.isa import LoadTo
+from openvrex.golden.program.isa import LoadTo, expands
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
@@ -20,7 +20,8 @@ def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
     Returns the beats of every burst, and the cycles that `hdl.bus.axi.Bursts` spends joining rows before it.
     """
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
-    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * word_beats(p, c)
+    beats = load_beats(p, c) if joined else word_beats(p, c)
+    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * beats
     if joined and stride == row_beats:
         return _join(at, c["rows"] + 1, row_beats, longest)
     return _cut(at, stride % longest, c["rows"] + 1, row_beats, longest)
@@ -59,6 +60,11 @@ def _join(first: int, rows: int, row_beats: int, longest: int) -> Cut:
 def word_beats(p: CoreParams, c: dict) -> int:
     """Memory beats that a word of the transfer `c` takes."""
     return (2 * p.dpe.n_w << c["wide"]) // p.lxe.bus_bytes
+
+
+def load_beats(p: CoreParams, c: dict) -> int:
+    """Memory beats that a word of the LOAD `c` takes: of BF16 numbers, of FP32 ones, or of codes."""
+    return word_beats(p, {"wide": 0} if expands(c) else c)
 
 
 @dataclass
@@ -157,7 +163,10 @@ class LoaderTime:
         return out.done[-1]
 
     def _fill(self, c: dict) -> Waits:
-        """Takes the beats of words for a scratchpad, which is always ready."""
+        """Takes the beats of words for a scratchpad, which is always ready; a word of codes goes in several cycles."""
+        if expands(c):
+            yield from self._expand(c)
+            return
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat = max(self._beat, self._free - 1)
         taken: list[int] = []  # cycles of beats, if they are kept
@@ -180,6 +189,29 @@ class LoaderTime:
             self.out.words += words
         if c["target"] == LoadTo.X:
             self.to_x.update(words)
+
+    def _expand(self, c: dict) -> Waits:
+        """Takes the beats of words of codes; a word's beats follow when the last part of the word before has gone."""
+        many, step = self.p.lxe_format().code_words.many, load_beats(self.p, c)
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat, free, left = self._beat, self._free, step
+        for beats, _ in cut(self.p, c, joined=True):
+            if len(bursts) <= k:
+                yield bursts, k
+            beat = max(beat, bursts[k] + self.latency - 1)
+            for _ in range(beats):
+                beat = max(beat + 1, free) if left == step else beat + 1
+                left -= 1
+                if self.detail:
+                    self.out.beats.append(beat)
+                if not left:
+                    left, free = step, beat + many
+                    if self.detail:
+                        self.out.words += range(beat + 1, free + 1)
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+        self._beat, self._free = beat, free
 
     def _stream(self, c: dict, words: Queue | Always) -> Waits:
         """Takes the beats of words for the VPE; a word's beats follow when the word before has gone."""

@@ -55,7 +55,7 @@ class Script:
                 writes.append([r.base + int(part[0]), r.data[at].tobytes().hex()])
         if not self.runs:
             self.before, writes = image(self.memory), []
-        self.runs.append({"program": self.programs.index(words), "registers": registers, "writes": writes})
+        self.runs.append({"program": self.programs.index(words), "registers": dict(registers), "writes": writes})
 
     def expect(self) -> None:
         """The RTL must leave the memory as golden has just left it."""

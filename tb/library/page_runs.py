@@ -22,7 +22,7 @@ class PageRun(PlanRun):
     def __init__(self, fmt: LxeFormat, shape: LayerShape, pages: int, params: PageParams, matrices: KeyMatrices):
         plan = PagePlan(shape, fmt, pages, params)
         super().__init__(plan, {"q": plan["q"].size, "table": plan.table.size, "work": plan.work.size})
-        self.keys = CodedKeys(params, matrices)
+        self.keys, self.pages = CodedKeys(params, matrices), 0
         for name, array in plan.constants(matrices).items():
             self.put(name, array)
 
@@ -31,13 +31,13 @@ class PageRun(PlanRun):
         own, p = self.keys, self.plan
         own.append(k)
         codes, means = self.get("codes"), self.get("means")
-        flat = codes.reshape(len(codes), -1, codes.shape[-1])
         for g in range(own.kv_heads):
-            flat[g, : own.coded] = p.codes(own.numbers[g], own.gains[g])
+            codes[g] = p.pack(own.numbers[g], own.gains[g])
             means[g, : own.means.shape[1]] = own.means[g]
         self.put("codes", codes)
         self.put("means", means)
-        self.registers[PAGES] = own.coded // p.page
+        self.pages = own.coded // p.page
+        self.registers[PAGES] = -(-self.pages // p.per)
 
     def ask(self, q: np.ndarray, resident: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Write queries [T, heads, size] and the scores of resident keys [n, kv_heads, size]; the sums to expect.
@@ -70,7 +70,7 @@ class PageRun(PlanRun):
         """Execute the programs on golden: the scores of the coded pages, FP32 [kv_heads, coded / page]."""
         for program in self.programs():
             self.lxe.run(program, self.registers)
-        return self.get("ranks")[:, : self.registers[PAGES]]
+        return self.get("ranks")[:, : self.pages]
 
     def cycles(self, p: CoreParams, latency: int, stage: str) -> int:
         """Cycles of a stage on the time view, from START to the end."""

@@ -11,7 +11,7 @@ from itertools import dropwhile
 import numpy as np
 
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo
+from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo, expands
 from openvrex.golden.program.sequencer_model import Issue
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.hdl.params import CoreParams
@@ -69,7 +69,10 @@ def units(p: CoreParams) -> list[Unit]:
         one("DPE", "lxe.dpe", "chunks", of(Opcode.MUL, lambda i: i["rows"] * i["tiles"] * i["chunks"])),
         one("VPE", "lxe.vpe", "words", lanes(False)),
         one(
-            "loader", "lxe.loader", "beats", of(Opcode.LOAD, lambda i: i["rows"] * i["words"] * beats * (1 + i["wide"]))
+            "loader",
+            "lxe.loader",
+            "beats",
+            of(Opcode.LOAD, lambda i: i["rows"] * i["words"] * beats * (1 + (i["wide"] and not expands(i)))),
         ),
         one("storer", "lxe.storer", "words", lanes(True), "beats"),
         one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),

@@ -4,11 +4,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
 
-from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, sets_register
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, expands, sets_register
+from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import connect_ports, port_members
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.execution.loader import Loader
@@ -24,6 +27,8 @@ SIZES = {
     "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
     "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
     "registers": ["to_register=true"],
+    # Codes of 48 bits, two in a word of W, four words of W in one of memory.
+    "codes": ["dpe.n_h=32", "dpe.n_w=32", "vpe.n_w=32", "wtu.n_w=4", "bus_bytes=16", "burst_bytes=128", "lxe.codes=14"],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -115,14 +120,19 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
     """What LOADs must do. `errors`: addresses of beats that the memory answers with an error."""
     out, lanes = Expected(), p.dpe.n_w
 
+    def coded(c: dict) -> bool:
+        return p.lxe.codes > 0 and expands(c)
+
     def refused(c: dict) -> bool:
         return not c["skip"] and (
             off_the_grid(p, c, LoadTo.VECTOR) or (c["target"] == LoadTo.COLUMN and c["words"] > 0)
         )
 
-    for c in commands:
+    # A word of codes has the bytes of one of BF16 numbers, and becomes several.
+    marked = [(c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None) for c in commands]
+    for c, _ in marked:
         out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, c, joined=True)
-    for c in commands:
+    for c, codes in marked:
         if c["skip"]:
             out.signals.append(c["signal"])
             out.bins.add("skip")
@@ -130,32 +140,52 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
         if refused(c):
             out.fault = "range"
             return out
-        _note(p, c, out.bins, LoadTo(c["target"]).name.lower())
-        size = 2 * lanes << c["wide"]
+        _note(p, c, out.bins, "codes" if codes else LoadTo(c["target"]).name.lower())
+        size, many = 2 * lanes << c["wide"], codes.many if codes else 1
         for r, row in enumerate(rows_of(p, c)):
             for j, a in enumerate(row):
                 group, k = divmod(r, lanes)
                 data = numbers(content(a, size), 2)
+                words = []
                 match c["target"]:
                     case LoadTo.W:
-                        at = c["to"] + group * c["step"] + j
-                        word = ("w", {"tree": k, "addr": at, "column": 0, "lane": 0, "data": data})
+                        at = c["to"] + group * c["step"] + j * many
+                        parts = parted(codes, content(a, size)) if codes else [data]
+                        fields = {"tree": k, "column": 0, "lane": 0}
+                        words = [("w", {**fields, "addr": at + i, "data": part}) for i, part in enumerate(parts)]
+                        at += many - 1
                     case LoadTo.COLUMN:
                         at = c["to"] + group
-                        word = ("w", {"tree": 0, "addr": at, "column": 1, "lane": k, "data": data})
+                        words = [("w", {"tree": 0, "addr": at, "column": 1, "lane": k, "data": data})]
                     case LoadTo.X:
                         at = c["to"] + r * c["step"] + j
-                        word = ("x", {"addr": at, "data": data})
+                        words = [("x", {"addr": at, "data": data})]
                     case _:
-                        at, word = 0, ("v", {"data": data, "wide": c["wide"]})
+                        at, words = 0, [("v", {"data": data, "wide": c["wide"]})]
                 if at >= (p.dpe.x_depth if c["target"] == LoadTo.X else p.dpe.w_depth):
                     out.fault = "range"
                     return out
                 if errors & {(a + k) % TOP for k in range(size)}:
                     out.fault = "bus"
                     return out
-                out.words.append(word)
+                out.words += words
         out.signals.append(c["signal"])
+    return out
+
+
+def parted(codes: CodeWords, raw: bytes) -> list[list[int]]:
+    """The words of W of a word of codes, bit by bit from its definition."""
+    out, size = [], codes.code_bytes
+    for first in range(0, len(raw), codes.places * size):
+        word = []
+        for at in range(first, first + codes.places * size, size):
+            whole = int.from_bytes(raw[at : at + size], "little")
+            gain = whole >> 3 * codes.numbers & 63
+            fields = [whole >> 3 * k & 7 for k in range(codes.numbers)]
+            exact = [(2 * (f & 3) + 1) * 2 ** (gain / 8 - 4) * (-1) ** (f >> 2) for f in fields]
+            bits = [int(x) for x in to_bf16(np.array(exact)).view(np.uint16)] + [0x3F80] * 2
+            word += bits + [0] * (codes.lanes // codes.places - len(bits))
+        out.append(word)
     return out
 
 
@@ -287,14 +317,20 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         to_dre = not loading and target in (StoreTo.HASH, StoreTo.SCORE)
         depth = 12 if target == memory or to_dre else p.dpe.w_depth if by_group else p.dpe.x_depth
         wide = int((target == memory or target == StoreTo.SCORE) and rng.random() < 0.5)
+        coded = loading and target == LoadTo.W and p.lxe.codes and rng.random() < 0.6
+        many = p.lxe_format().code_words.many if coded else 1
+        depth //= many
         words = 1 if column else min(depth, rng.choice([1, 1, 2, rng.randint(1, 12)]))
+        words, depth = words * many, depth * many  # of the scratchpad
         to, step = rng.randint(0, depth - words), rng.choice([0, 1, words, rng.randint(0, 9)])
         groups = (depth - words - to) // (1 if column else max(1, step)) + 1
         most = rng.choice([1, 2, 6]) if target == memory or to_dre else groups * (lanes if by_group else 1)
         rows = rng.choice([1, rng.randint(1, min(most, 3 * lanes, 40))])
+        words //= many  # of memory
         if to_dre:
             words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0
         length = words * size << wide
+        wide |= int(coded)
         stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
         near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])
         addr = near + rng.randint(-6, 6) * size

@@ -32,29 +32,35 @@ MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as ma
 
 
 @pytest.mark.parametrize(
-    ("shape", "page", "places"),
+    ("shape", "page", "codes", "places", "per"),
     [
-        (SHAPE, PAGE, 2),  # four means a step
-        (MANY_ROWS, replace(PAGE, mean=64), 2),
-        (ONE_ROW, replace(PAGE, mean=4), 2),  # a mean for each tree
-        (SHAPE, replace(PAGE, numbers=14), 1),
-        (ONE_ROW, replace(PAGE, numbers=2, page=8, mean=32), 4),
-        (MANY_ROWS, replace(PAGE, numbers=1, page=1, mean=8), 1),
-        (SHAPE, replace(PAGE, numbers=1, page=2, mean=2), 2),
+        (SHAPE, PAGE, 0, 2, 1),  # four means a step
+        (MANY_ROWS, replace(PAGE, mean=64), 0, 2, 1),
+        (ONE_ROW, replace(PAGE, mean=4), 0, 2, 1),  # a mean for each tree
+        (SHAPE, replace(PAGE, numbers=14), 0, 1, 1),
+        (ONE_ROW, replace(PAGE, numbers=2, page=8, mean=32), 0, 4, 1),
+        (MANY_ROWS, replace(PAGE, numbers=1, page=1, mean=8), 0, 1, 1),
+        (SHAPE, replace(PAGE, numbers=1, page=2, mean=2), 0, 2, 1),
+        # LOAD expands codes: two words of W in a word of memory, which is a page, two pages, half of one.
+        (SHAPE, PAGE, 5, 2, 1),
+        (MANY_ROWS, replace(PAGE, page=2), 5, 2, 2),
+        (ONE_ROW, replace(PAGE, page=8), 5, 2, 1),
+        (SHAPE, replace(PAGE, numbers=14), 14, 1, 1),
+        (ONE_ROW, replace(PAGE, numbers=14, page=1, mean=8), 14, 1, 4),
     ],
 )
-def test_scores_are_those_of_the_definition(shape, page, places):
+def test_scores_are_those_of_the_definition(shape, page, codes, places, per):
     """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
-    own = run(shape, page)
-    assert own.plan.places == places
-    rng, n = np.random.default_rng(3), FMT.lanes
+    own = run(shape, page, 64 * per, fmt=replace(FMT, codes=codes))
+    assert (own.plan.places, own.plan.per) == (places, per)
+    rng, n = np.random.default_rng(3), FMT.lanes * per
     ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
     for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):
         own.append(to_bf16(rng.standard_normal((coded - own.keys.length, shape.kv_heads, shape.head_size)) * 2 + 1))
         q, sums = asked(own, rng)
         np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums, FMT.dot))
-        assert own.registers[PAGES] == coded // page.page
-    assert own.registers[PAGES] == own.plan.pages
+        assert own.registers[PAGES] == -(-own.pages // own.plan.per)
+    assert own.pages == own.plan.pages
 
 
 def test_corners_of_numbers():
@@ -97,7 +103,7 @@ def test_a_layer_fits_on_shipped_cores(name, head, heads, kv_heads):
     [
         ({"head_size": 24}, {}, 64, "head_size=24: must be a multiple of lanes = 16"),
         ({"recent": 40}, {}, 64, "recent=40: must be a multiple of lanes = 16"),
-        ({}, {"numbers": 15}, 64, "numbers=15: must be at most 14"),
+        ({}, {"numbers": 15}, 64, "numbers of a code=15: must be at most 14"),
         ({}, {"mean": 128, "recent": 128}, 64, "mean=128: must be at most 64, the tokens of lanes = 16 pages of 4"),
         ({}, {}, 48, "pages=48: must be a multiple of 32"),
         ({"tokens": 6}, {}, 64, "tokens=6: makes 18 rows, more than depth = 16"),

@@ -8,7 +8,6 @@ import pytest
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.program.isa import encode
 from openvrex.golden.program.layer_memory import LayerShape
-from openvrex.golden.program.page_stages import PAGES
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.emit import Emitted
@@ -26,19 +25,25 @@ SHAPE = LayerShape(width=8, heads=4, kv_heads=2, head_size=8, ffn=8, tokens=3, r
 PAGE = PageParams(page=2, mean=4, numbers=2, recent=4)
 
 
+CODES = ("lxe.codes=2",)  # memory holds codes, which the loader expands
+
+
 @cache
-def emitted() -> Emitted:
-    return emit("core", params())
+def emitted(more: tuple[str, ...]) -> Emitted:
+    return emit("core", params(*more))
 
 
-def page_run() -> PageRun:
+def page_run(more: tuple[str, ...] = ()) -> PageRun:
     own = to_bf16(np.random.default_rng(1).standard_normal((2, 2, 2, 8)))
-    return PageRun(params().lxe_format(), SHAPE, 32, PAGE, KeyMatrices(*own))
+    run = PageRun(params(*more).lxe_format(), SHAPE, 32, PAGE, KeyMatrices(*own))
+    assert run.plan.coded == bool(more)
+    return run
 
 
-def test_scores_of_pages_equal_golden():
+@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), CODES])
+def test_scores_of_pages_equal_golden(more):
     """Without a page, with part of a step, with whole steps, with all that there is room for; bytes of all memory."""
-    run, rng, seen = page_run(), np.random.default_rng(2), set()
+    run, rng, seen = page_run(more), np.random.default_rng(2), set()
     script = Script(run.memory, [r.name for r in run.memory.regions])
     for tokens in (0, 4, 12, 16, 32):
         run.append(to_bf16(rng.standard_normal((tokens, 2, 8)) * 2 + 1))
@@ -48,33 +53,33 @@ def test_scores_of_pages_equal_golden():
             script.add(program, run.registers)
             run.lxe.run(program, run.registers)
             script.expect()
-        got = run.get("ranks")[:, : run.registers[PAGES]]
+        got = run.get("ranks")[:, : run.pages]
         np.testing.assert_array_equal(got, want)
         seen |= set(got.ravel().tolist())
-    ran, after = script.play(emitted(), dict.fromkeys(SETTINGS, 0))
+    ran, after = script.play(emitted(more), dict.fromkeys(SETTINGS, 0))
     assert not script.differences(ran, after)
-    assert run.registers[PAGES] == run.plan.pages == 32
+    assert run.pages == run.plan.pages == 32
     assert len(seen) > 100
 
 
-@pytest.mark.parametrize("stage", ["sums", "turn", "rank1"])
-def test_cycles_are_those_of_the_time_view(stage):
+@pytest.mark.parametrize(("stage", "more"), [("sums", CODES), ("turn", CODES), ("rank1", CODES), pytest.param("rank1", (), marks=pytest.mark.nightly)])
+def test_cycles_are_those_of_the_time_view(stage, more):
     """The cycles that `docs/papers/recall.md` gives come from this time view."""
-    latency, run, rng = 9, page_run(), np.random.default_rng(3)
+    latency, run, rng = 9, page_run(more), np.random.default_rng(3)
     run.append(to_bf16(rng.standard_normal((36, 2, 8))))
     [program] = run.programs(stage, stage)
     words = [f"{encode(i):x}" for i in program]
     config = {
-        "params": list(CORE),
+        "params": [*CORE, *more],
         "runs": [{"program": words, "registers": run.registers, "writes": []}],
         "memory": bytes(1 << 16).hex(),
         "ports": dict.fromkeys(SETTINGS, 0),
         "latency": latency,
-        "counters": emitted().manifest["counters"],
+        "counters": emitted(more).manifest["counters"],
     }
-    [got] = Run(emitted(), "bench_lxe_time", "timed", config)()["runs"]
-    assert got["done"] == run.cycles(params(), latency, stage)
-    steps = trace(params(), [int(w, 16) for w in words], run.registers).steps
-    view = TimeRun(params(), latency, steps, detail=True)
+    [got] = Run(emitted(more), "bench_lxe_time", "timed", config)()["runs"]
+    assert got["done"] == run.cycles(params(*more), latency, stage)
+    steps = trace(params(*more), [int(w, 16) for w in words], run.registers).steps
+    view = TimeRun(params(*more), latency, steps, detail=True)
     view.play()
     assert not differences(view, got)
