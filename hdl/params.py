@@ -756,8 +756,8 @@ _CHANGES = {
     "edge8": "cores=8",
     "server48": "cores=48",
     # core with all optional hardware
-    "omni": "wtu.budget=true kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true mask.residuals=true"
-    f" vpe.features={'+'.join(FEATURES)}",
+    "omni": "wtu.budget=true kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true lxe.codes=18"
+    f" mask.residuals=true vpe.features={'+'.join(FEATURES)}",
     "vrex1": _VREX,
     "vrex8": f"cores=8 {_VREX}",
     "vrex48": f"cores=48 {_VREX}",

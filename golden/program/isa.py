@@ -344,6 +344,14 @@ def expands(i: Any) -> bool:
     return i["target"] == LoadTo.W and bool(i["wide"])
 
 
+def words_read(i: Any, fmt: LxeFormat) -> int:
+    """Words of memory that a LOAD reads, FP32 ones as two. `i`: a LOAD with its counts as they are."""
+    once = fmt.codes and i["target"] == LoadTo.W and i["words"] == 1 and not i["stride"] and i["rows"] <= fmt.lanes
+    if fmt.codes and expands(i):
+        return i["rows"] * i["words"]
+    return (1 if once else i["rows"] * i["words"]) << i["wide"]
+
+
 def layout(op: Opcode) -> dict[str, tuple[int, int]]:
     """First bit and number of bits of every field of an opcode, by name."""
     out, at = {}, 0

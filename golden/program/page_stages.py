@@ -35,6 +35,7 @@ lanes * page / (places * many) words of codes and K * lanes * (m + 1) / 2 of mea
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -50,7 +51,8 @@ from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
 from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, exponentials, imm, logarithm
-from openvrex.golden.program.stage_plan import Plan, Planned
+from openvrex.golden.program.sequencer_model import register_values
+from openvrex.golden.program.stage_plan import Plan, Planned, Work
 from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
@@ -142,8 +144,10 @@ class PageCompiler(LayerCompiler):
                 first, to = (g * p.pages + (i * p.per + j) * n) * p.page // p.mean, w_at + words + j * period
                 for k in reversed(range(means)):  # each takes the trees of those before it
                     trees, full = n // means * (k + 1), (FULL,) if k == 0 and j == p.per - 1 else ()
-                    mean = (first + k) * s.head_size
-                    self.load(p["means"], mean, trees, period, 0, LoadTo.W, (), full, to=to, step=period)
+                    for word in range(period):  # one a LOAD, as some loaders read it once then
+                        mean = (first + k) * s.head_size + word * n
+                        hands = full if word == period - 1 else ()
+                        self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=to + word)
 
         def score(i: int) -> None:
             w_at = self.half_of(i)
@@ -243,7 +247,8 @@ class PagePlan(Plan):
         need = self.per * (params.page // self.places + self.period)
         check(need <= fmt.w_depth // 2, "page", params.page, f"needs {need} words of half of W: raise w_depth")
         rows = shape.rows
-        check(rows <= fmt.depth, "tokens", shape.tokens, f"makes {rows} rows, more than depth = {fmt.depth}: take fewer")
+        reason = f"makes {rows} rows, more than depth = {fmt.depth}: take fewer"
+        check(rows <= fmt.depth, "tokens", shape.tokens, reason)
         need = rows * (self.places + self.period)
         check(need <= fmt.x_depth, "tokens", shape.tokens, f"needs {need} words of X: take fewer, or raise x_depth")
         room = (fmt.depth - 2 * self.places) // max(2, self.places)  # of bank B
@@ -273,8 +278,12 @@ class PagePlan(Plan):
         self.stages = list(self._stages())
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
-        ranks = [Planned(f"rank{g}", lambda g=g: c.rank(g)) for g in range(self.shape.kv_heads)]
+        ranks = [Planned(f"rank{g}", partial(c.rank, g)) for g in range(self.shape.kv_heads)]
         return [Planned("sums", c.sums), Planned("turn", c.turn_queries), *ranks]
+
+    def cost(self, pages: int) -> Work:
+        """The work of `rank0`, the scores of a KV head, with so many pages."""
+        return self._cost("rank0", register_values({int(PAGES): -(-pages // self.per)}))
 
     def constants(self, matrices: KeyMatrices) -> dict[str, np.ndarray]:
         """The arrays of the table by name that a model's layer has once."""
@@ -288,7 +297,7 @@ class PagePlan(Plan):
         return {"turn_weight": turn, "ones": ones}
 
     def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        """Codes of a KV head's tokens [N, numbers] with their gains [N], whole pages, as its part of the array `codes`."""
+        """Codes of a KV head's tokens [N, numbers] with gains [N], whole pages, as its part of the array `codes`."""
         n, page, (_, rows, row) = self.fmt.lanes, self.page, self["codes"].shape
         size = row // (self.per * page)  # numbers of a token
         own = np.zeros((rows * self.per * page, size), BF16)

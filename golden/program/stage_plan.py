@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
-from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, expands
+from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, words_read
 from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
 from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
 from openvrex.golden.program.sequencer_model import sequence
@@ -199,10 +199,9 @@ class Plan:
             if i.skip:
                 continue
             if i.op in (Opcode.LOAD, Opcode.STORE):
-                wide = i["wide"] and not (i.op == Opcode.LOAD and expands(i))
-                moved = i["rows"] * i["words"] * self.fmt.word_bytes * (1 + wide)
-                out.loaded += moved * (i.op == Opcode.LOAD)
-                out.stored += moved * (i.op == Opcode.STORE)
+                moved = words_read(i, self.fmt) if i.op == Opcode.LOAD else i["rows"] * i["words"] << i["wide"]
+                out.loaded += moved * self.fmt.word_bytes * (i.op == Opcode.LOAD)
+                out.stored += moved * self.fmt.word_bytes * (i.op == Opcode.STORE)
             elif i.op == Opcode.MUL:
                 out.chunks += i["rows"] * i["tiles"] * i["chunks"]
             elif i.op == Opcode.VECTOR:

@@ -17,7 +17,7 @@ whole, and what a block fetches does not grow with the cache.
 7. Sum of a row: the logarithm of its softmax weights over the resident tokens (`resident_sum`), FP32. Its negative is
    the sum of two BF16 numbers: rounded, and the rest rounded (`halves`).
 8. Score of a key for a row: the product of the row's numbers with the key's, which are multiplied by the gain and
-   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, with two ones behind the key's numbers, FP32.
+   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers.
 9. Score of a page: for each row the largest of its tokens', plus the row's product with the mean by attention's scale
    rounded to BF16, in one FMA; then the largest over the rows of the KV head.
 10. The candidates are the pages without a resident token. The score codes of their scores by `SHARPNESS`
@@ -260,19 +260,18 @@ class CodeWords:
     from k * lanes / places on, zeros behind it. A word of memory holds the codes of `many` words of W one behind the
     other, each of `code_bytes` bytes (`words`).
 
-    Raises `ParamError` if a word of W has no room for a code, or a word of memory none for those of a word of W.
+    Raises `ParamError` if a word of W has no room for a code, or if a code's bytes are no power of two.
     """
 
     lanes: int
     numbers: int
 
     def __post_init__(self) -> None:
-        check(self.numbers + 2 <= self.lanes, "numbers of a code", self.numbers, f"must be at most {self.lanes - 2}, a word less 2")
+        reason = f"must be at most {self.lanes - 2}, a word less 2"
+        check(self.numbers + 2 <= self.lanes, "numbers of a code", self.numbers, reason)
         size = self.code_bytes
         reason = f"has {size} bytes, which must be a power of two"
         check(size & (size - 1) == 0, "numbers of a code", self.numbers, reason)
-        reason = f"needs {self.places * size} bytes of memory for a word of W: must be at most {2 * self.lanes}"
-        check(self.many > 0, "numbers of a code", self.numbers, reason)
 
     @property
     def places(self) -> int:

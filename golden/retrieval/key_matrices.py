@@ -30,7 +30,8 @@ class KeyMatrices:
     """Matrices of one layer, BF16 [kv_heads, numbers, head_size] each.
 
     code : a key's numbers are its products with these rows
-    query : a query's parts of the numbers; they hold attention's scale, 1 / sqrt(head_size), and the value of the number 1 of a code at gain 2^0
+    query : a query's parts of the numbers; they hold attention's scale, 1 / sqrt(head_size), and the value of
+    the number 1 of a code at gain 2^0
     """
 
     code: np.ndarray

@@ -1,23 +1,20 @@
 """Expands codes of keys to the BF16 numbers by which the DPE multiplies."""
 
-from amaranth import Cat, Const, Module, Mux
+from amaranth import Cat, Module, Mux
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.retrieval.coded_pages import GAIN_BITS, CodeWords, magnitudes
 from openvrex.hdl.arith.table import table
-from openvrex.hdl.named import comb
 
 ONE = 0x3F80  # BF16
-OCTAVE = 8  # gains
 
 
 class CodeExpander(wiring.Component):
     """Puts the expanded codes of one word of W side by side, each with two ones behind it and zeros behind these.
 
-    A code has `numbers` fields of 3 bits, a sign above two bits that tell 1, 3, 5 or 7, and above them a gain. A gain's
-    eight steps to the octave are constants, its octaves are added to the exponents of 1, 3, 5 and 7 once a code, and
-    each number takes one of the four.
+    A code has `numbers` fields of 3 bits, a sign above two bits that tell 1, 3, 5 or 7, and above them a gain. A table
+    for each code gives 1, 3, 5 and 7 times the gain, of which each number takes one.
 
     Parameters
     ----------
@@ -41,15 +38,11 @@ class CodeExpander(wiring.Component):
     def elaborate(self, platform):
         p, m = self.p, Module()
         width = p.lanes // p.places
-        first = magnitudes()[:OCTAVE].view("uint16").tolist()
+        numbers = magnitudes().view("uint16").T.tolist()  # 1, 3, 5 and 7 times each gain
         for place in range(p.places):
             code = self.i[place]
             gain = code[3 * p.numbers :][:GAIN_BITS]
-            octaves = Cat(Const(0, 7), gain[3:])
-            sizes = []
-            for size in range(4):
-                value = table(m, [row[size] for row in first], gain[:3], f"step{place}_{2 * size + 1}")
-                sizes.append(comb(m, f"size{place}_{2 * size + 1}", value + octaves, 15))
+            sizes = [table(m, row, gain, f"size{place}_{2 * k + 1}") for k, row in enumerate(numbers)]
             for k in range(width):
                 out = self.o[place * width + k]
                 if k < p.numbers:

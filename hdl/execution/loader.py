@@ -24,8 +24,9 @@ class Loader(Unit):
     them. Rows without a gap are cut into bursts as one. The loader has no buffer for data: it takes a beat when its
     word can go.
 
-    With `lxe.codes`, a LOAD to W with `wide` reads words of codes: each goes to W as `CodeWords.many` words, expanded, a
-    cycle each, at addresses one behind the other.
+    With `lxe.codes`, a LOAD to W with `wide` reads words of codes: each goes to W as `CodeWords.many` words, expanded,
+    a cycle each, at addresses one behind the other. And a row of one word with stride 0 is read once: its word goes to
+    a tree a cycle.
 
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
     bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR
@@ -93,12 +94,12 @@ class Loader(Unit):
     @staticmethod
     def timing(p: CoreParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        more = p.lxe_format().code_words.many + word_beats(p) - 1 if p.lxe.codes else 0
-        codes = f"{more} a word of codes, " if more else ""
+        beats = word_beats(p)
+        codes = f"{p.lxe_format().code_words.many + beats - 1} a word of codes, " if p.lxe.codes else ""
         return {
             "burst_latency": "2 from an instruction to its first burst",
             "word_latency": "1 from a word's last beat to the word",
-            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, {codes}1 a skipped instruction",
+            "interval": f"{beats} cycles a word, {2 * beats} a wide one, {codes}1 a skipped instruction",
         }
 
     def elaborate(self, platform):
@@ -144,13 +145,17 @@ class Loader(Unit):
             entry.bad.eq(bad),
             *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
         ]
-        if self.codes:  # a word of codes has the bytes of a word of BF16 numbers
+        if self.codes:
+            to_w = c.target == LoadTo.W
             m.d.comb += [
-                asked.coded.eq((c.target == LoadTo.W) & c.wide),
+                asked.coded.eq(to_w & c.wide),
                 entry.coded.eq(asked.coded),
-                entry.wide.eq(c.wide & ~asked.coded),
+                entry.wide.eq(c.wide & ~asked.coded),  # a word of codes has the bytes of a word of BF16 numbers
                 bursts.c.payload.wide.eq(entry.wide),
+                entry.once.eq(to_w & ~c.wide & (c.stride == 0) & (c.words == 0) & (c.rows < self.p.dpe.n_h)),
             ]
+            with m.If(entry.once):
+                m.d.comb += bursts.c.payload.rows.eq(0)
 
     def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
         """Offers bursts as long as the number in flight allows."""
@@ -186,6 +191,8 @@ class Loader(Unit):
         if self.codes:
             many = self.codes.many
             end = Signal.like(at.addr)
+            with m.If(work.once):
+                m.d.comb += at.last.eq(1)
             with m.If(work.coded):
                 m.d.comb += [
                     at.addr.eq(at.base + many * at.word),
@@ -244,7 +251,8 @@ class Loader(Unit):
                 at.word.eq(at.word + 1),
             ]
             if self.codes:
-                m.d.sync += word.coded.eq(work.coded & ~work.skip)
+                more = Mux(work.coded, self.codes.many - 1, Mux(work.once, work.rows, 0))
+                m.d.sync += [word.coded.eq(work.coded), word.more.eq(Mux(work.skip, 0, more))]
             self._next_row(m, at)
 
     def _next_row(self, m: Module, at: "_Work") -> None:
@@ -286,29 +294,30 @@ class Loader(Unit):
             self.v.payload.as_value().eq(numbers),
         ]
         if self.codes:
-            self._expand(m, out)
+            self._hand_on_parts(m, out)
 
-    def _expand(self, m: Module, out: "_Out") -> None:
-        """Offers a word of codes part after part, expanded."""
-        many, codes = self.codes.many, 8 * self.codes.places * self.codes.code_bytes
+    def _hand_on_parts(self, m: Module, out: "_Out") -> None:
+        """Offers a word of codes part after part, expanded, and a word that was read once to tree after tree."""
+        word, size = out.out, 8 * self.codes.places * self.codes.code_bytes
         m.submodules.expander = expander = CodeExpander(self.codes)
-        part = Signal(bits_for(many))
-        coded = out.full & out.out.coded
+        part = Signal.like(word.more)
         m.d.comb += [
-            expander.i.as_value().eq(out.numbers.word_select(part, codes)),
-            out.ends.eq(~out.out.coded | (part == many - 1)),
+            expander.i.as_value().eq(out.numbers.word_select(part[: bits_for(self.codes.many)], size)),
+            out.ends.eq(part == word.more),
         ]
-        with m.If(coded):
-            m.d.comb += [self.w.payload.addr.eq(out.out.addr + part), self.w.payload.data.eq(expander.o)]
-            with m.If(self.w.ready):
-                m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
+        with m.If(word.coded):
+            m.d.comb += [self.w.payload.addr.eq(word.addr + part), self.w.payload.data.eq(expander.o)]
+        with m.Elif(word.more.any()):
+            m.d.comb += self.w.payload.tree.eq(part)
+        with m.If(out.full & out.went):
+            m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
 
 
 _KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # fields that words need
 
 
 def _work_layout(coded: bool) -> data.StructLayout:
-    own = {"bad": 1, "coded": 1} if coded else {"bad": 1}
+    own = {"bad": 1, "coded": 1, "once": 1} if coded else {"bad": 1}
     return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, **own})
 
 
@@ -354,8 +363,10 @@ class _Out:
     """The word on offer."""
 
     def __init__(self, p: CoreParams, codes: CodeWords | None):
+        more = {"coded": 1, "more": bits_for(max(codes.many, p.dpe.n_h))} if codes else {}  # parts behind the first
         layout = {
-            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last", *(["coded"] if codes else [])), 1),
+            **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
+            **more,
             "tree": bits_for(p.dpe.n_w),
             "addr": max(p.dpe.w_addr_bits, p.dpe.x_addr_bits),
             "signal": SEMAPHORES,

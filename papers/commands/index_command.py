@@ -24,7 +24,7 @@ from openvrex.sim.system.workload import MODELS as SHAPES
 
 COUNTED = (CodedPages, ReSVPolicy)
 NEEDED = ("model", "variant", "task", "tokens", "recall", "error", "blocks", "clusters")
-COLUMNS = ("recall", "error", "cache", "fetched", "blocks", "link MB", "reads", "link", "index MB", "read", "W port",
+COLUMNS = ("recall", "error", "cache", "fetched", "blocks", "link MB", "reads", "link", "index MB", "read", "loader",
            "DPE", "VPE", "WTU")  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _table(rows: list[dict[str, Any]], v: Vrex, packed: bool) -> Table:
     for r in rows:
         c = IndexCost(**{name: r[name] for name in IndexCost.__dataclass_fields__})
         per_head = c.reads / SHAPES["llama3-8b"].layers / SHAPES["llama3-8b"].kv_heads
-        times = (c.link, c.memory, c.weights, c.dpe, c.vpe, c.wtu)
+        times = (c.link, c.memory, c.load, c.dpe, c.vpe, c.wtu)
         link, *rest = (f"{1e3 * t:,.1f}" for t in times)
         out.add_row(r["variant"], f"{r['recall']:.1%}", f"{r['error']:.3f}", f"{c.cache:,}", f"{8 * per_head:,.0f}",
                     f"{per_head:,.0f}", f"{c.moved / 1e6:,.0f}", f"{c.reads:,.0f}", link, f"{c.held / 1e6:,.0f}",

@@ -5,23 +5,29 @@ Everything is counted from what a policy was measured to do (`papers.recall`) an
 the cache, which then grows with it, or a fixed budget. Blocks are counted as they are filled. Every read of a block is
 one read of the drive, at an address of its own.
 
-Times are what each resource is busy, so the largest of them is the least that the choice can take. What programs do
-beside the scores is not in them: softmax, score codes, scores that leave the core for device memory.
+Times are what each resource is busy, so the largest of them is the least that the choice can take. Those of coded
+pages are counted from the program of a step (`golden.program.page_stages`), on cores that expand codes (`lxe.codes`).
+What programs do beside the scores is not in them: softmax, score codes, the scores of clusters that leave the core.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from openvrex.golden.program.isa import Opcode, encode
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.page_stages import PAGES, PagePlan
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CLOCK
 from openvrex.papers.recall.recall_run import SLOTS
 from openvrex.sim.system.accelerator import transfer
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.workload import Decoder
+from openvrex.sim.units.loader_time import LoaderTime
+from openvrex.sim.units.sequencer_time import trace
 
 FRAME = 10  # tokens of a frame: V-Rex section VI
-SAMPLE = 4096  # blocks of a layer whose reads are simulated
+SAMPLE = 4096  # blocks of a layer whose reads are simulated, pages of which a program is counted
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,9 @@ class IndexCost:
     """Of a frame, at one length of the cache.
 
     reads : of the link, in all layers · moved, held, read : bytes on the link, of the index in device memory, of the
-    index read by a frame · link, memory, weights, dpe, vpe, wtu : seconds of the link, of reading the index from device
-    memory, of the DPE's port for weights, of the DPE, of one pass of the VPE over the scores, of the WTU
+    index read by a frame · link, memory, load, dpe, vpe, wtu : seconds of the link, of reading the index from device
+    memory, of the loader, which hands it to the DPE, of the DPE, of the VPE (one pass over the scores of clusters), of
+    the WTU
     """
 
     cache: int
@@ -54,7 +61,7 @@ class IndexCost:
     read: float
     link: float
     memory: float
-    weights: float
+    load: float
     dpe: float
     vpe: float
     wtu: float
@@ -69,32 +76,49 @@ def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PagePar
     link = _link(v, blocks * model.kv_heads, SLOTS * entry) * model.layers
     rows = FRAME * model.heads // model.kv_heads  # of a KV head
     heads = -(-model.kv_heads // v.cores)  # of a core
-    lanes = v.core.dpe.n_w
-    if measured.clusters is None:  # a code for each token; a score for each page leaves the DPE
-        scored, words = float(cache), 1.0
-        index = cache * (pages.code_bytes + 2 * model.head / pages.mean)
-        selected, rows_selected, passes = cache / pages.page, 1, 0
-    else:  # a mean key for each cluster; a score for each row and cluster leaves the DPE
+    wtu, every = v.core.dre.wtu, model.kv_heads * model.layers
+    if measured.clusters is None:  # a code for each token; a score for each page leaves the core
+        held = cache * (pages.code_bytes + 2 * model.head / pages.mean)
+        read, load, dpe, vpe = (cache * x for x in _scoring(v, model, pages))
+        selected, rows_selected = cache / pages.page, 1
+    else:  # a mean key for each cluster; a score for each row and cluster leaves the core
         scored = measured.clusters / 1000 * cache
-        words = -(-model.head // lanes)
-        index = scored * 2 * model.head
-        selected, rows_selected, passes = scored, rows, 1
-    wtu = v.core.dre.wtu
+        load = scored * -(-model.head // v.core.dpe.n_w)
+        held = read = scored * 2 * model.head
+        dpe, vpe = rows * load / v.core.dpe.n_h, rows * scored / v.core.vpe.n_w
+        selected, rows_selected = scored, rows
     cycles = heads * model.layers / CLOCK
-    held = index * model.kv_heads * model.layers
     return IndexCost(
         cache,
         reads,
         reads * SLOTS * entry,
-        held,
-        held,
+        held * every,
+        read * every,
         link,
-        held / v.bandwidth,
-        scored * words * cycles,
-        rows * scored / v.core.dpe.n_h * words * cycles,
-        passes * rows * scored / v.core.vpe.n_w * cycles,
+        read * every / v.bandwidth,
+        load * cycles,
+        dpe * cycles,
+        vpe * cycles,
         rows_selected * (wtu.readings + 1) * selected / wtu.n_w * cycles,
     )
+
+
+def _scoring(v: Vrex, model: Decoder, pages: PageParams) -> tuple[float, float, float, float]:
+    """Of a token and KV head: bytes read, cycles of the loader, of the DPE, of the VPE. Counted from the program."""
+    core = replace(v.core, lxe=replace(v.core.lxe, codes=pages.numbers))
+    fmt, group = core.lxe_format(), model.heads // model.kv_heads
+    sizes = {"width": model.head, "ffn": model.head, "tokens": FRAME, "entries": 0}
+    plan = PagePlan(LayerShape(heads=group, kv_heads=1, head_size=model.head, **sizes), fmt, SAMPLE, pages)
+    [program] = plan.programs("rank0", "rank0")
+
+    def done(pages: int) -> np.ndarray:
+        work, registers = plan.cost(pages), {int(PAGES): pages // plan.per}
+        steps = trace(core, [encode(i) for i in program], registers).steps
+        loads = [step.beat for step in steps if step.op == Opcode.LOAD]
+        cycles = LoaderTime(core, 1, detail=False).run(loads).done[-1]
+        return np.array([work.loaded, cycles, work.chunks, work.words])
+
+    return tuple(((done(SAMPLE) - done(SAMPLE // 2)) / (SAMPLE // 2 * pages.page)).tolist())
 
 
 def _link(v: Vrex, blocks: float, size: int) -> float:

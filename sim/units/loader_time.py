@@ -22,9 +22,10 @@ def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
     beats = load_beats(p, c) if joined else word_beats(p, c)
     at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * beats
+    rows = 1 if joined and once(p, c) else c["rows"] + 1
     if joined and stride == row_beats:
-        return _join(at, c["rows"] + 1, row_beats, longest)
-    return _cut(at, stride % longest, c["rows"] + 1, row_beats, longest)
+        return _join(at, rows, row_beats, longest)
+    return _cut(at, stride % longest, rows, row_beats, longest)
 
 
 _CUTS: dict[Cut, Cut] = {}  # makes equal cuts one object, so that `id` compares them
@@ -65,6 +66,12 @@ def word_beats(p: CoreParams, c: dict) -> int:
 def load_beats(p: CoreParams, c: dict) -> int:
     """Memory beats that a word of the LOAD `c` takes: of BF16 numbers, of FP32 ones, or of codes."""
     return word_beats(p, {"wide": 0} if expands(c) else c)
+
+
+def once(p: CoreParams, c: dict) -> bool:
+    """Whether a LOAD reads its rows, which are all the same word, once."""
+    word = p.lxe.codes and c["target"] == LoadTo.W and not c["wide"] and not c["stride"] and not c["words"]
+    return bool(word) and c["rows"] < p.dpe.n_h
 
 
 @dataclass
@@ -163,9 +170,9 @@ class LoaderTime:
         return out.done[-1]
 
     def _fill(self, c: dict) -> Waits:
-        """Takes the beats of words for a scratchpad, which is always ready; a word of codes goes in several cycles."""
-        if expands(c):
-            yield from self._expand(c)
+        """Takes the beats of words for a scratchpad, which is always ready."""
+        if expands(c) or once(self.p, c):
+            yield from self._parts(c)
             return
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat = max(self._beat, self._free - 1)
@@ -190,9 +197,10 @@ class LoaderTime:
         if c["target"] == LoadTo.X:
             self.to_x.update(words)
 
-    def _expand(self, c: dict) -> Waits:
-        """Takes the beats of words of codes; a word's beats follow when the last part of the word before has gone."""
-        many, step = self.p.lxe_format().code_words.many, load_beats(self.p, c)
+    def _parts(self, c: dict) -> Waits:
+        """Takes the beats of words that go in parts; a word's beats follow the last part of the one before."""
+        many = self.p.lxe_format().code_words.many if expands(c) else c["rows"] + 1
+        step = load_beats(self.p, c)
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, left = self._beat, self._free, step
         for beats, _ in cut(self.p, c, joined=True):

@@ -141,6 +141,19 @@ _SUBJECTS = (
         named=False,
     ),
     Subject("loader", _TRANSFERS, care=_DONE),
+    Subject(  # what expands codes
+        "loader",
+        (
+            ("equals_the_reference", "codes"),
+            ("cycles_equal_the_time_view", "codes"),
+            ("faults", "codes"),
+            ("reset_in_flight", "codes"),
+        ),
+        "codes",
+        care=_DONE,
+        beside="sixteen",
+        name="loader_codes",
+    ),
     Subject("storer", _TRANSFERS, care=_STORED),
     Subject(  # what sets registers
         "storer",

@@ -85,7 +85,13 @@ def corners(size: str) -> list[dict]:
     """Instructions at the edges, one after the other, with alternating targets."""
     p = params(SIZES[size])
     word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
+    trees, codes = p.dpe.n_w, []
+    if p.lxe.codes:  # one word for some trees, for all, for more; words of codes for more than all
+        rows = [1, 2, trees, trees + 1]
+        codes = [transfer(LoadTo.W, 6 * PAGE + word * n, n, to=n % w, step=1, signal=n) for n in rows]
+        codes += [transfer(LoadTo.W, PAGE, n, 2, stride=2 * word, step=4, wide=1, signal=n) for n in rows]
     return [
+        *codes,
         transfer(LoadTo.W, 0, signal=1),
         transfer(LoadTo.X, PAGE - word, 1, min(2, x), to=x - min(2, x), signal=3),
         transfer(LoadTo.COLUMN, TOP - word, p.dpe.n_w, stride=2 * word, to=w - 1, signal=0xFFFF),
@@ -214,12 +220,33 @@ def faulty() -> list[dict]:
     return episodes
 
 
-def check_faults():
+def faulty_codes() -> list[dict]:
+    """The same of words of codes, and of words that are read once."""
+    p = params(SIZES["codes"])
+    word, w, many = 2 * p.dpe.n_w, p.dpe.w_depth, p.lxe_format().code_words.many
+    good = transfer(LoadTo.W, 0, 3, 2, stride=2 * word, wide=1, signal=1)
+    bad = [
+        transfer(LoadTo.W, 0, to=w - many + 1, wide=1, signal=4),  # its last part
+        transfer(LoadTo.W, 0, 1, w // many + 1, wide=1, signal=4),
+        transfer(LoadTo.W, 0, 1, 1 << 12, wide=1, signal=4),
+        transfer(LoadTo.W, 0, p.dpe.n_h + 1, stride=word, to=0, step=w, wide=1, signal=4),
+        transfer(LoadTo.W, 0, 5, to=w, signal=4),  # a word that is read once
+        transfer(LoadTo.W, word // 2, wide=1, signal=4),
+        transfer(LoadTo.X, 0, wide=1, signal=4),
+        transfer(LoadTo.COLUMN, 0, wide=1, signal=4),
+    ]
+    episodes = [case("codes", [good, c, good], stalls) for c in bad for stalls in STALLS[:2]]
+    assert {e["want"].fault for e in episodes} == {"range"}
+    fails = [transfer(LoadTo.W, PAGE, 4, 2, stride=2 * word, wide=1, signal=4), transfer(LoadTo.W, PAGE, 9, signal=4)]
+    return episodes + [case("codes", [good, c, good], stalls, errors=[PAGE]) for c in fails for stalls in STALLS]
+
+
+def check_faults(size="tiny"):
     """A fault pulses once, after all earlier work is done. Then nothing moves, and the bus drains."""
-    run("tiny", faulty())
+    run(size, faulty() if size == "tiny" else faulty_codes())
 
 
-def check_reset_in_flight():
-    program = random_transfers(params(SIZES["tiny"]), random.Random(5), 12, TARGETS, LoadTo.VECTOR)
-    whole = case("tiny", program, STALLS[1])
-    run("tiny", [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])
+def check_reset_in_flight(size="tiny"):
+    program = random_transfers(params(SIZES[size]), random.Random(5), 12, TARGETS, LoadTo.VECTOR)
+    whole = case(size, program, STALLS[1])
+    run(size, [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])

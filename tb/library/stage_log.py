@@ -11,7 +11,7 @@ from itertools import dropwhile
 import numpy as np
 
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo, expands
+from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo, words_read
 from openvrex.golden.program.sequencer_model import Issue
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.hdl.params import CoreParams
@@ -50,7 +50,8 @@ def units(p: CoreParams) -> list[Unit]:
     compares hashes, counted in the stage that takes the clusters and waits for it. A WTU core takes a word of scores;
     all cores are added.
     """
-    beats = p.lxe_format().word_bytes // p.lxe.bus_bytes
+    fmt = p.lxe_format()
+    beats = fmt.word_bytes // p.lxe.bus_bytes
     wtus = [f"dre.{name}" for name, _, _ in Dre.units(p.dre) if name.startswith("wtu")]
 
     def of(opcode: Opcode, count: Callable[[Issue], int]) -> Callable[[Issue], int]:
@@ -72,7 +73,7 @@ def units(p: CoreParams) -> list[Unit]:
             "loader",
             "lxe.loader",
             "beats",
-            of(Opcode.LOAD, lambda i: i["rows"] * i["words"] * beats * (1 + (i["wide"] and not expands(i)))),
+            of(Opcode.LOAD, lambda i: beats * words_read(i, fmt)),
         ),
         one("storer", "lxe.storer", "words", lanes(True), "beats"),
         one("retriever", "retriever", "instructions", lambda i: int(i.op == Opcode.RETRIEVE), "beats"),

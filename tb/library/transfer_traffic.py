@@ -21,14 +21,15 @@ from openvrex.hdl.ports import ports
 from openvrex.tb.library.runner import Run
 from openvrex.tb.library.streams import bits_of
 
+_SIXTEEN = ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "bus_bytes=16", "burst_bytes=128"]
 # Words of 1 to 8 beats, bursts of 1 to 256: changes of preset `tiny`.
 SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "w_depth=1", "x_depth=1", "bus_bytes=1", "lxe.burst_bytes=256", "bursts=1"],
     "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
     "registers": ["to_register=true"],
-    # Codes of 48 bits, two in a word of W, four words of W in one of memory.
-    "codes": ["dpe.n_h=32", "dpe.n_w=32", "vpe.n_w=32", "wtu.n_w=4", "bus_bytes=16", "burst_bytes=128", "lxe.codes=14"],
+    "sixteen": _SIXTEEN,
+    "codes": [*_SIXTEEN, "lxe.codes=5"],  # two codes in a word of W, two words of W in one of memory
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -130,8 +131,12 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
 
     # A word of codes has the bytes of one of BF16 numbers, and becomes several.
     marked = [(c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None) for c in commands]
-    for c, _ in marked:
-        out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, c, joined=True)
+    for c, codes in marked:
+        same = p.lxe.codes > 0 and c["target"] == LoadTo.W and not (c["words"] or c["stride"] or codes)
+        read = c | {"rows": 0} if same and c["rows"] < lanes else c
+        if read != c and not c["skip"] and not refused(c):
+            out.bins.add("once")
+        out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, read, joined=True)
     for c, codes in marked:
         if c["skip"]:
             out.signals.append(c["signal"])

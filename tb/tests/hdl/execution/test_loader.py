@@ -4,6 +4,7 @@ import pytest
 
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.loader_checks import (
+    case,
     check_cycles,
     check_cycles_equal_the_time_view,
     check_equals_the_reference,
@@ -11,6 +12,7 @@ from openvrex.tb.checks.loader_checks import (
     check_full_rate,
     check_long_instructions,
     check_reset_in_flight,
+    corners,
     emitted,
     faulty,
     run,
@@ -22,7 +24,7 @@ from openvrex.tb.library.transfer_traffic import (
 from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one"))
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "codes"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
@@ -31,7 +33,7 @@ def test_long_instructions():
     check_long_instructions()
 
 
-@pytest.mark.parametrize("size", ["tiny"])
+@pytest.mark.parametrize("size", ["tiny", "codes"])
 def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
@@ -41,12 +43,14 @@ def test_full_rate(size):
     check_full_rate(size)
 
 
-def test_faults():
-    check_faults()
+@pytest.mark.parametrize("size", ["tiny", "codes"])
+def test_faults(size):
+    check_faults(size)
 
 
-def test_reset_in_flight():
-    check_reset_in_flight()
+@pytest.mark.parametrize("size", ["tiny", "codes"])
+def test_reset_in_flight(size):
+    check_reset_in_flight(size)
 
 
 BINS = {
@@ -61,6 +65,8 @@ def test_coverage(record_property):
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
+    of_codes = set().union(*(e["want"].bins for e in (*traffic("codes"), case("codes", corners("codes")))))
+    assert of_codes >= {"codes", "once", "w", "column", "x", "vector", "wraps", "groups"}
 
 
 MUTANTS = {

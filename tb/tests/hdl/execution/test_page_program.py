@@ -1,4 +1,4 @@
-"""Scores of coded pages on the RTL of a core: bytes of memory equal golden, events are in the cycles of the time view."""
+"""Scores of coded pages on the RTL of a core: bytes of memory equal golden, cycles equal the time view."""
 
 from functools import cache
 
@@ -62,7 +62,10 @@ def test_scores_of_pages_equal_golden(more):
     assert len(seen) > 100
 
 
-@pytest.mark.parametrize(("stage", "more"), [("sums", CODES), ("turn", CODES), ("rank1", CODES), pytest.param("rank1", (), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("stage", "more"),
+    [("sums", CODES), ("turn", CODES), ("rank1", CODES), pytest.param("rank1", (), marks=pytest.mark.nightly)],
+)
 def test_cycles_are_those_of_the_time_view(stage, more):
     """The cycles that `docs/papers/recall.md` gives come from this time view."""
     latency, run, rng = 9, page_run(more), np.random.default_rng(3)

@@ -2,13 +2,20 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from openvrex.hdl.params import CLOCK
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.page_stages import PAGES as CODED
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.hdl.params import CLOCK, override, preset
 from openvrex.papers.commands.index_command import rows_of
 from openvrex.scripts.main import app
 from openvrex.sim.system.platforms import EDGE
+from openvrex.tb.library.page_runs import PageRun
 from openvrex.tb.library.runner import ROOT
 
 RESV = {"model": "smollm2", "variant": "resv", "task": "passkey", "tokens": 1500, "recall": 0.99, "error": 0.1,
@@ -33,18 +40,20 @@ def test_costs_by_hand(tmp_path):
     assert resv["reads"] == pytest.approx(150 * 8 * 32)
     assert resv["moved"] == pytest.approx(150 * 8 * 32 * 8 * 512)
     assert resv["held"] == resv["read"] == pytest.approx(9000 * 256 * 8 * 32)
-    assert resv["weights"] == pytest.approx(9000 * 2 * cycle)
+    assert resv["load"] == pytest.approx(9000 * 2 * cycle)
     assert resv["dpe"] == pytest.approx(40 * 9000 / 64 * 2 * cycle)
     assert resv["vpe"] == pytest.approx(40 * 9000 / 64 * cycle)
     assert resv["wtu"] == pytest.approx(40 * 6 * 9000 / 16 * cycle)
     assert resv10["reads"] == pytest.approx(10 * resv["reads"])
-    # a budget: 64 blocks at any length; 9 bytes a token and head
+    # a budget: 64 blocks at any length; 9 bytes a token and head. 64 trees take 512 tokens: 64 pages. The loader hands
+    # on a word of codes in 9 cycles, and a word of a mean, once read, to 64 or 32 trees. The DPE takes 40 rows by 8
+    # tokens and the two words of a mean, the VPE the products, the rows folded into one word, and that word.
     assert pages["reads"] == pages10["reads"] == 64 * 8 * 32
-    assert pages["held"] == pytest.approx(15000 * 9 * 8 * 32)
-    assert pages["weights"] == pytest.approx(15000 * cycle)
-    assert pages["dpe"] == pytest.approx(40 * 15000 / 64 * cycle)
+    assert pages["held"] == pages["read"] == pytest.approx(15000 * 9 * 8 * 32)
+    assert pages["load"] == pytest.approx((32 * 9 + 2 * (64 + 32 + 2)) / 512 * 15000 * cycle)
+    assert pages["dpe"] == pytest.approx(40 * (8 + 2) / 512 * 15000 * cycle)
+    assert pages["vpe"] == pytest.approx((40 * 9 + 39 + 1) / 512 * 15000 * cycle)
     assert pages["wtu"] == pytest.approx(6 * 15000 / 8 / 16 * cycle)
-    assert pages["vpe"] == 0
     assert pages["memory"] == pytest.approx(pages["held"] / EDGE.bandwidth)
     assert pages10["link"] == pages["link"]
     assert resv10["link"] > resv["link"] > pages["link"]
@@ -66,9 +75,32 @@ def test_the_page_shows_recall_and_cost_of_coded_pages():
         assert f"\n{row}\n" in section
     for packed in (False, True):
         for r in rows_of(summaries, EDGE, [40960, 102400, 1048576], packed):
-            times = " | ".join(f"{1e3 * r[name]:,.1f}" for name in ("link", "memory", "weights", "dpe", "vpe", "wtu"))
+            times = " | ".join(f"{1e3 * r[name]:,.1f}" for name in ("link", "memory", "load", "dpe", "vpe", "wtu"))
             lead = f"| `{r['variant']}` | {4 if packed else 16} | {r['cache']:,} | {r['moved'] / 1e6:,.0f} | "
             assert f"\n{lead}{r['reads']:,.0f} | {r['held'] / 1e6:,.0f} | {times} |\n" in section
+
+
+def test_the_page_says_what_scores_cost_a_core():
+    """Cycles by the time view, which the RTL confirms at small sizes (`test_page_program.py`)."""
+    core = override(preset("core"), ["lxe.codes=18"]).core
+    shape = LayerShape(width=128, heads=4, kv_heads=1, head_size=128, ffn=64, tokens=10, entries=0)
+    matrix = np.zeros((1, 18, 128), BF16)
+    run = PageRun(core.lxe_format(), shape, 2048, PageParams(), KeyMatrices(matrix, matrix))
+    cycles = []
+    for pages in (512, 1536):
+        run.registers[CODED] = pages // run.plan.per
+        cycles.append(run.cycles(core, 100, "rank0"))
+    step = (cycles[1] - cycles[0]) / 16
+    more = run.cycles(core, 100, "sums") + run.cycles(core, 100, "turn")
+    section = (ROOT / "docs/papers/recall.md").read_text().partition("## Coded pages")[2].partition("\n## ")[0]
+    flat = " ".join(section.split())
+    assert f"in {step:.0f} cycles, if memory answers after 100, of which the DPE works 400" in flat
+    assert f"turned queries, takes {more:,} more" in flat
+    assert run.plan.cost(512).chunks == 400 * 512 * 8 / 512
+    budgets = json.loads((ROOT / "tb/budgets.json").read_text())
+    kge = (budgets["omni.loader.logic_ge"] - budgets["core.loader.logic_ge"]) / 1e3
+    record = (ROOT / "docs/archive/decisions.md").read_text().partition("### Coded pages are scored by a program")[2]
+    assert f"for 40 rows in {step:.0f} cycles, of which the DPE works 400; the expander has {kge:.1f} kGE" in record
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[{"variant": "resv"}]', "7"])
