@@ -241,11 +241,15 @@ def halves(x: np.ndarray) -> np.ndarray:
 
 
 def words(numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
-    """Codes as they lie in memory, uint64 [N, words]: number i in bits 3i to 3i + 2, sign on top; then the gain."""
+    """Codes as they lie in memory, uint64 [N, words]: a bit of every number, then the next one, then the gain.
+
+    Of n numbers, bit i is the sign of number i. Bits n + i and 2n + i, the upper and the lower one, tell 1, 3, 5 or 7.
+    So each third of a code is the outcome of one comparison for all numbers, which the VPE makes at once (SIGN).
+    """
     n = numbers.shape[1]
     bits = np.zeros((len(numbers), 64 * -(-(3 * n + GAIN_BITS) // 64)), np.uint8)
     size = (np.abs(numbers) >> 1).astype(np.uint8)
-    bits[:, 0 : 3 * n : 3], bits[:, 1 : 3 * n : 3], bits[:, 2 : 3 * n : 3] = size & 1, size >> 1, numbers < 0
+    bits[:, :n], bits[:, n : 2 * n], bits[:, 2 * n : 3 * n] = numbers < 0, size >> 1, size & 1
     bits[:, 3 * n : 3 * n + GAIN_BITS] = gains[:, None] >> np.arange(GAIN_BITS, dtype=np.uint8) & 1
     return np.packbits(bits, axis=1, bitorder="little").view("<u8")
 
@@ -292,11 +296,11 @@ class CodeWords:
         """The words of W of words of memory, uint8 [N, 2 * lanes]: bits of BF16 numbers, uint16 [N, many, lanes]."""
         count, n = len(memory), self.numbers
         codes = np.unpackbits(memory.reshape(-1, self.code_bytes), axis=1, bitorder="little").astype(np.int8)
-        fields = codes[:, : 3 * n].reshape(-1, n, 3)
-        size = 2 * (fields[:, :, 0] + 2 * fields[:, :, 1]) + 1
+        sign, upper, lower = codes[:, : 3 * n].reshape(-1, 3, n).swapaxes(0, 1)
+        size = 2 * (2 * upper + lower) + 1
         gains = codes[:, 3 * n : 3 * n + GAIN_BITS] @ (1 << np.arange(GAIN_BITS))
         out = np.zeros((len(codes), self.lanes // self.places), BF16)
-        out[:, : n + 2] = with_ones(expanded(np.where(fields[:, :, 2], -size, size), gains))
+        out[:, : n + 2] = with_ones(expanded(np.where(sign, -size, size), gains))
         return out.view(np.uint16).reshape(count, self.many, self.lanes)
 
 

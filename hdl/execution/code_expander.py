@@ -13,8 +13,8 @@ ONE = 0x3F80  # BF16
 class CodeExpander(wiring.Component):
     """Puts the expanded codes of one word of W side by side, each with two ones behind it and zeros behind these.
 
-    A code has `numbers` fields of 3 bits, a sign above two bits that tell 1, 3, 5 or 7, and above them a gain. A table
-    for each code gives 1, 3, 5 and 7 times the gain, of which each number takes one.
+    A code has a sign of each number, two bits of each that tell 1, 3, 5 or 7, and a gain. A table for each code gives
+    1, 3, 5 and 7 times the gain, of which each number takes one.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class CodeExpander(wiring.Component):
             for k in range(width):
                 out = self.o[place * width + k]
                 if k < p.numbers:
-                    field = code[3 * k :][:3]
-                    low, high = (Mux(field[0], *pair) for pair in ((sizes[1], sizes[0]), (sizes[3], sizes[2])))
-                    m.d.comb += out.eq(Cat(Mux(field[1], high, low), field[2]))
+                    sign, upper, lower = (code[third * p.numbers + k] for third in range(3))
+                    low, high = (Mux(lower, *pair) for pair in ((sizes[1], sizes[0]), (sizes[3], sizes[2])))
+                    m.d.comb += out.eq(Cat(Mux(upper, high, low), sign))
                 elif k < p.numbers + 2:
                     m.d.comb += out.eq(ONE)
         return m

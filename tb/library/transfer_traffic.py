@@ -186,8 +186,9 @@ def parted(codes: CodeWords, raw: bytes) -> list[list[int]]:
         for at in range(first, first + codes.places * size, size):
             whole = int.from_bytes(raw[at : at + size], "little")
             gain = whole >> 3 * codes.numbers & 63
-            fields = [whole >> 3 * k & 7 for k in range(codes.numbers)]
-            exact = [(2 * (f & 3) + 1) * 2 ** (gain / 8 - 4) * (-1) ** (f >> 2) for f in fields]
+            n = codes.numbers
+            fields = [[whole >> third * n + k & 1 for third in range(3)] for k in range(n)]
+            exact = [(4 * high + 2 * low + 1) * 2 ** (gain / 8 - 4) * (-1) ** sign for sign, high, low in fields]
             bits = [int(x) for x in to_bf16(np.array(exact)).view(np.uint16)] + [0x3F80] * 2
             word += bits + [0] * (codes.lanes // codes.places - len(bits))
         out.append(word)

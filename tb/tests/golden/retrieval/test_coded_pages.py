@@ -187,8 +187,8 @@ def test_words_hold_numbers_and_gain():
         assert packed.shape[1] * 8 == PageParams(numbers=n).code_bytes
         for own, gain, row in zip(numbers.tolist(), gains.tolist(), packed.tolist(), strict=True):
             whole = sum(w << 64 * i for i, w in enumerate(row))
-            fields = [whole >> 3 * i & 7 for i in range(n)]
-            assert own == [(2 * (f & 3) + 1) * (-1 if f & 4 else 1) for f in fields]
+            fields = [[whole >> third * n + i & 1 for third in range(3)] for i in range(n)]
+            assert own == [(4 * high + 2 * low + 1) * (-1) ** sign for sign, high, low in fields]
             assert whole >> 3 * n == gain
 
 
