@@ -20,12 +20,12 @@ LIMIT = 0.5  # seconds, with two workers on two cores
 
 
 def durations(report: Path) -> dict[str, float]:
-    """Seconds that each test of a JUnit report took, by its file below tb/tests and its name."""
+    """Seconds that each function of a JUnit report took, by its file below tb/tests and its name."""
     out = {}
     for case in ET.parse(report).iter("testcase"):
         parts = case.get("classname", "").removeprefix("tb.tests.").split(".")
-        file = next((k for k, part in enumerate(parts) if part.startswith("test_")), None)  # None: a skipped file
-        if file is not None:
+        file = next((k for k, part in enumerate(parts) if part.startswith("test_")), None)  # none: a skipped file
+        if file == len(parts) - 1:
             out[f"{'/'.join(parts[: file + 1])}.py::{case.get('name')}"] = float(case.get("time", "0"))
     return out
 

@@ -37,7 +37,10 @@ def test_a_slow_test_that_no_report_has_stays():
     }
 
 
-@pytest.mark.parametrize("unit", ALL)
+JOINED = ("core_ip", "system")  # cores, registers and arbiters: their parts play by day, their simulators take a minute
+
+
+@pytest.mark.parametrize("unit", [unit for unit in ALL if unit not in JOINED])
 def test_every_unit_plays_by_day(unit: str, request: pytest.FixtureRequest):
     """Its main path, the plan's first feature: `make test` must not pass while that is broken."""
     found = request.config.stash[COLLECTED]
