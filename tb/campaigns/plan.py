@@ -76,9 +76,18 @@ def _names(file: str) -> frozenset[str]:
 
 @cache
 def _nightly(file: str) -> frozenset[str]:
-    """Tests of a file that `make test` leaves out, without test_."""
-    marked = (n for n in _tests(file) if "pytest.mark.nightly" in map(ast.unparse, n.decorator_list))
-    return frozenset(n.name[5:] for n in marked)
+    """Tests of a file that `make test` leaves out, without test_: marked ones, and slow ones that day.txt lacks."""
+    marked = {n.name[5:] for n in _tests(file) if "pytest.mark.nightly" in map(ast.unparse, n.decorator_list)}
+    return frozenset(marked | (_listed(file, "slow.txt") - _listed(file, "day.txt")))
+
+
+def _listed(file: str, name: str) -> set[str]:
+    """Tests of a file that a list of tests names, with any of their parameters, without test_."""
+    if file not in TESTS:
+        return set()
+    lines = (line.partition("::") for line in (PLAN.parents[1] / "tests" / name).read_text().splitlines())
+    named = {test.partition("[")[0][5:] for path, _, test in lines if path.endswith(f"/{TESTS[file].name}")}
+    return set(_names(file)) if "" in named else named
 
 
 def _tests(file: str) -> list[ast.FunctionDef]:

@@ -1,4 +1,4 @@
-"""What all tests share: checks that explain themselves, and the slow tests that `make check` leaves out."""
+"""What all tests share: checks that explain themselves, and which tests run in `make check`, by day and at night."""
 
 import gc
 import signal
@@ -16,6 +16,8 @@ pytest.register_assert_rewrite("openvrex.tb.checks", "openvrex.tb.library")
 pytest_plugins = ("tb.tests.golden.inputs.trace_samples", "tb.tests.golden.policies.policy_runs")
 
 SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
+DAY = Path(__file__).with_name("day.txt")  # slow tests that `make test` runs; all others wait for `make nightly`
+COLLECTED = pytest.StashKey[list[tuple[set[str], pytest.Item]]]()  # the tests found, with what a line may call each
 
 
 def pytest_collection_finish():
@@ -24,11 +26,16 @@ def pytest_collection_finish():
     gc.set_threshold(10_000)
 
 
-def pytest_collection_modifyitems(items):
-    """Mark the tests of slow.txt. A line is a file below this folder, or a file and the name of a test in it, with
-    or without its parameters."""
-    slow = set(SLOW.read_text().splitlines())
+def pytest_collection_modifyitems(config, items):
+    """Mark the tests of slow.txt, and those of them that day.txt lacks as `nightly`. A line is a file below this
+    folder, or a file and the name of a test in it, with or without its parameters."""
+    slow, day = (set(file.read_text().splitlines()) for file in (SLOW, DAY))
+    config.stash[COLLECTED] = []
     for item in items:
         file = item.path.relative_to(SLOW.parent).as_posix()
-        if {file, f"{file}::{item.name}", f"{file}::{item.originalname}"} & slow:
+        names = {file, f"{file}::{item.name}", f"{file}::{item.originalname}"}
+        config.stash[COLLECTED].append((names, item))
+        if names & slow:
             item.add_marker("slow")
+            if not names & day:
+                item.add_marker("nightly")

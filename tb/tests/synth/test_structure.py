@@ -14,7 +14,11 @@ from openvrex.hdl.retrieval import dre, row_check
 from openvrex.synth.structure import KEYWORDS, structure, tokens
 
 DRE = preset("tiny").core.dre
-TEXT = emit("dre", DRE).verilog
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return emit("dre", DRE).verilog
 
 
 def edited(old: str, new: str) -> str:
@@ -30,15 +34,15 @@ def edited(old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["final", "at"])
-def test_a_local_name_changes_nothing(name):
+def test_a_local_name_changes_nothing(text, name):
     renamed = edited(name, f"zz_{name}")
-    assert renamed != TEXT
-    assert structure(renamed) == structure(TEXT)
-    assert len(tokens(renamed)) == len(tokens(TEXT))
+    assert renamed != text
+    assert structure(renamed) == structure(text)
+    assert len(tokens(renamed)) == len(tokens(text))
 
 
-def test_comments_and_spaces_change_nothing():
-    assert structure(re.sub(r"//.*", "", TEXT).replace("\n", " \n\n")) == structure(TEXT)
+def test_comments_and_spaces_change_nothing(text):
+    assert structure(re.sub(r"//.*", "", text).replace("\n", " \n\n")) == structure(text)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +53,16 @@ def test_comments_and_spaces_change_nothing():
         ("final.eq(self.clusters - 1)", "final.eq(self.clusters)"),
     ],
 )
-def test_an_edit_is_seen(old, new):
+def test_an_edit_is_seen(text, old, new):
     source = Path(row_check.__file__).read_text()
     assert source.count(old) == 1
-    assert structure(edited(old, new)) != structure(TEXT)
+    assert structure(edited(old, new)) != structure(text)
 
 
-def test_words_of_verilog_are_no_names():
+def test_words_of_verilog_are_no_names(text):
     """Those of the generated Verilog: a clock's other edge must not look like a rename."""
-    assert structure(TEXT.replace("posedge", "negedge")) != structure(TEXT)
-    assert set(re.findall(r"^ *(\w+)", re.sub(r"//.*", "", TEXT), re.M)) & KEYWORDS >= {"always", "assign", "module"}
+    assert structure(text.replace("posedge", "negedge")) != structure(text)
+    assert set(re.findall(r"^ *(\w+)", re.sub(r"//.*", "", text), re.M)) & KEYWORDS >= {"always", "assign", "module"}
 
 
 def test_two_names_that_change_places_are_seen():
