@@ -218,6 +218,7 @@ def plot(found: list[Summary]) -> Figure:
 def _points(axes: Axes, x: list[float], own: list[Summary], name: str) -> None:
     """A curve of recalls with their intervals."""
     recalls = [100 * s.recall for s in own]
-    errors = [[r - 100 * s.low for r, s in zip(recalls, own, strict=True)],
-              [100 * s.high - r for r, s in zip(recalls, own, strict=True)]]  # fmt: skip
+    # An end of the interval that is the recall itself, 0 or 100 %, may be a rounding beyond it.
+    errors = [[max(0.0, r - 100 * s.low) for r, s in zip(recalls, own, strict=True)],
+              [max(0.0, 100 * s.high - r) for r, s in zip(recalls, own, strict=True)]]  # fmt: skip
     axes.errorbar(x, recalls, errors, marker="o", capsize=3, label=name)
