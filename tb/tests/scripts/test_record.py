@@ -98,11 +98,15 @@ def test_simulated_tables_are_todays(monkeypatch):
 
 
 def test_times_of_the_default_are_todays():
-    """At 40K, where the DRE counts most: frames on both platforms, and the prediction of a core of `edge8`."""
+    """Frames on both platforms at 40K, where the DRE counts most."""
     kept, at = KEPT["simulation"]["figures"]["frames"], Point(40960)
     column = kept["columns"].index("40K")
     found = frames([EDGE, SERVER], at, traced(Decoder()), (40960,))[0]
     assert [row[1] for row in found.rows] == [row[column] for row in kept["rows"]]
+
+
+def test_a_prediction_of_the_default_is_todays():
+    """Of a core of `edge8` at 40K."""
     own = system_options.selection(None, "resv", Decoder(), EDGE.core)
     row = predict(played(EDGE.system, own, 10, 40960, None, 100))
     assert asdict(row) | {"visible": row.visible} in KEPT["layers"]["figures"]["default edge8"]
