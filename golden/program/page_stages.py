@@ -50,7 +50,7 @@ from openvrex.golden.program.compiler import FREE, FULL, QUERIES, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
 from openvrex.golden.program.layer_stages import LayerCompiler
-from openvrex.golden.program.recipes import BANK, STREAM, Row, Scalar, exponentials, imm, logarithm
+from openvrex.golden.program.recipes import BANK, STREAM, Row, exponentials, imm, logarithm, split
 from openvrex.golden.program.sequencer_model import register_values
 from openvrex.golden.program.stage_plan import Plan, Planned, Work
 from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
@@ -72,10 +72,10 @@ class PageCompiler(LayerCompiler):
         rows = self.shape.kv_heads * self.shape.rows
         some = max(d for d in divisors(rows) if d <= AT_ONCE and d * max(words, 2) <= self.fmt.depth)
         for first in range(0, rows, some):
-            with self.overlapped():
+            with self.overlapped(), self.scalars(2 * some) as taken:
                 for k in range(some):
                     at, row = k * words, (first + k) * self.shape.recent
-                    top, total = Scalar(2 * k), Scalar(2 * k + 1)
+                    top, total = taken[2 * k : 2 * k + 2]
                     self.take(p["mask"], (first + k) % self.shape.rows * self.shape.recent, words, Bank.C, at)
                     fields = {"imm_b": imm(p.scale), "c": int(BANK), "addr_c": at}
                     most = {"reduce": int(Reduce.MAX), "scalar_d": top.number}
@@ -119,11 +119,9 @@ class PageCompiler(LayerCompiler):
         x, apart = Row(0, rows), 2 * n
         self.take(p["stats"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
         logarithm(self, x, Row(rows, rows), Row(2 * rows, rows))
-        logs = {"c": int(BANK), "addr_c": 2 * rows}
-        self.take(p["stats"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **logs)
-        whole = {"a": int(BANK), "addr_a": 2 * rows, "negate_a": 1}
-        self.vector(rows, **whole, post=Post.ROUND, write=Bank.A | Bank.C)
-        self.vector(rows, **whole, c=BANK, negate_c=1, post=Post.ROUND, write=Bank.A, addr_d=rows)
+        less = {"negate_a": 1, "c": int(BANK), "addr_c": 2 * rows, "negate_c": 1}
+        self.take(p["stats"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **less)
+        split(self, Row(2 * rows, rows), Row(0, rows, Bank.A | Bank.C), Row(rows, rows, Bank.A))
 
     def rank(self, g: int) -> None:
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""

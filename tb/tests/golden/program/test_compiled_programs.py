@@ -28,12 +28,14 @@ from openvrex.golden.program.isa import Instruction, LxeFormat, encode, vector
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Team
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
+from openvrex.golden.program.page_stages import PagePlan
 from openvrex.golden.program.scan_compiler import BranchPlan
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.golden.program.steered_stages import HALVE
 from openvrex.golden.program.window_plan import WindowPlan
+from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.tb.library.runner import ROOT
 
 RECORD = Path(__file__).with_name("compiled_programs.json")
@@ -45,6 +47,7 @@ CORE = LxeFormat(i_depth=1 << 12)  # the sizes of preset `core`
 LLAMA = LayerShape(width=4096, heads=4, kv_heads=1, head_size=128, ffn=1024, tokens=10, recent=256, entries=3840)
 RETRIEVAL = RetrievalShape(n_hp=8, clusters=32, sinks=2)
 HISTORY = StateSpaceParams(state=4)
+PAGES = PageParams(page=2, mean=4, numbers=2)
 
 
 def of(plan: Plan) -> Programs:
@@ -148,6 +151,8 @@ MADE: dict[str, Callable[[], Programs]] = {
     "mosaic": lambda: mosaic(FMT),
     "steered mosaic": lambda: mosaic(replace(FMT, to_register=True)),
     "frames": frames,
+    "pages": lambda: of(PagePlan(replace(SHAPE, recent=8), FMT, 16, PAGES)),
+    "pages of codes": lambda: of(PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2), 16, PAGES)),
     "rows": rows,
     "large layer": lambda: of(LayerPlan(LLAMA, CORE)),
     "large core": lambda: of(CorePlan(LLAMA, CORE, RetrievalShape(clusters=1024, ahead=1))),
