@@ -10,7 +10,7 @@ pages are counted from the program of a step (`golden.program.page_stages`), on 
 What programs do beside the scores is not in them: softmax, score codes, the scores of clusters that leave the core.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from openvrex.golden.program.isa import Opcode, encode
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.page_stages import PAGES, PagePlan
 from openvrex.golden.retrieval.coded_pages import PageParams
-from openvrex.hdl.params import CLOCK
+from openvrex.hdl.params import CLOCK, override_part
 from openvrex.papers.recall.recall_run import SLOTS
 from openvrex.sim.system.accelerator import transfer
 from openvrex.sim.system.platforms import Vrex
@@ -105,7 +105,7 @@ def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PagePar
 
 def _scoring(v: Vrex, model: Decoder, pages: PageParams) -> tuple[float, float, float, float]:
     """Of a token and KV head: bytes read, cycles of the loader, of the DPE, of the VPE. Counted from the program."""
-    core = replace(v.core, lxe=replace(v.core.lxe, codes=pages.numbers))
+    core = override_part(v.system, "core", [f"lxe.codes={pages.numbers}"]).core
     fmt, group = core.lxe_format(), model.heads // model.kv_heads
     sizes = {"width": model.head, "ffn": model.head, "tokens": FRAME, "entries": 0}
     plan = PagePlan(LayerShape(heads=group, kv_heads=1, head_size=model.head, **sizes), fmt, SAMPLE, pages)
