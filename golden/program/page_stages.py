@@ -30,8 +30,9 @@ For `lanes` pages with R rows, K = ceil(head_size / lanes) and m means, the engi
 
     W port   lanes * (page / places) + K * lanes * (m + 1) / 2      DPE   R * (page + K)       VPE   R * (page + 2)
 
-cycles: at `core`, with 64 lanes, pages of 8 and R = 40 rows 256 + 96, 360 and 400 for 512 tokens. From the bus come
-lanes * page / (places * many) words of codes and K * lanes * (m + 1) / 2 of means.
+cycles: at `core`, with 64 lanes, pages of 8, R = 40 rows and a head of 64 numbers 256 + 96, 360 and 400 for 512 tokens.
+From the bus come lanes * page / (places * many) words of codes. The words of the means are as many as on the W port, or
+K * m where a loader with `lxe.codes` reads each once.
 """
 
 from collections.abc import Callable
@@ -56,8 +57,8 @@ from openvrex.golden.program.stage_plan import Plan, Planned, Work
 from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
-PAGES = Register.FIRST  # number of coded pages
-MORE = Register.LEFT  # pages behind the first pair of steps
+PAGES = Register.FIRST  # number of coded pages by `PagePlan.per`, rounded up
+MORE = Register.LEFT  # the same behind the first pair of steps
 AT_ONCE = 4  # rows of scores that banks hold for `sums`
 
 

@@ -328,6 +328,8 @@ def resident_sum(logits: np.ndarray, seen: np.ndarray, lanes: int = 64) -> np.nd
 def logarithm(x: np.ndarray) -> np.ndarray:
     """Natural logarithm of FP32 numbers from 1 to 2,980, which is e^8, of any shape, FP32; at most 1/40 off.
 
+    Up to e^10 it is at most 1/25 off: so much is left of the distance from START.
+
     Halley's steps from START on: y + (x e^-y - 1) / ((x e^-y + 1) / 2). The exponential and the inverse are BF16, all
     else FMAs. Each step cubes the distance from the logarithm, or nearly, until the exponential's rounding is left.
     """

@@ -217,7 +217,7 @@ def test_the_logarithm_of_a_sum():
     for row, own, value in zip(logits, seen, got, strict=True):
         exact = np.log(np.exp(row[own].astype(np.float64)).sum())
         # A weight is off by 2^-8 of itself for exp, and by less than 2^-9 of the largest for the rounding of its logit.
-        assert abs(value - exact) < 2.0**-5
+        assert abs(value - exact) < 1 / 40 + 2.0**-8 + 2.0**-9
         weights = exp(to_bf16(row[own] - row[own].max())).astype(np.float64)
         # The row sum drops less than 2^-23 for each number and word.
         near = abs(value - row[own].max() - np.log(weights.sum()))
