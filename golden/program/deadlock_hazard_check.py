@@ -39,6 +39,7 @@ from openvrex.golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    expanded_places,
     expands,
     sets_register,
 )
@@ -418,8 +419,9 @@ class _Playback:
     def _units(self, i: Issue) -> np.ndarray:
         """Numbers of the memory words that a LOAD or STORE accesses, [words, 1 or 2 (wide)]."""
         size = self.fmt.word_bytes
-        wide = 1 + (i["wide"] and not (i.op == Opcode.LOAD and expands(i)))
-        at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(i["words"]) * wide * size
+        coded = i.op == Opcode.LOAD and expands(i)
+        wide, words = (1, 1) if coded else (1 + i["wide"], i["words"])
+        at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(words) * wide * size
         return (at.reshape(-1, 1) % (1 << ADDR_BITS)) // size + np.arange(wide)
 
     def _positions(self, e: Engine, i: Issue, count: int) -> np.ndarray:
@@ -457,7 +459,7 @@ class _Playback:
         return out
 
     def _load(self, i: Issue) -> Iterator[None]:
-        rows, words, lanes = i["rows"], i["words"], self.fmt.lanes
+        rows, words, lanes = i["rows"], 1 if expands(i) else i["words"], self.fmt.lanes
         positions, clock = self._positions(Engine.LOAD, i, rows * words), self.knows[Engine.LOAD]
         self._memory(Engine.LOAD, self._units(i), positions, clock, write=False)
         if i["target"] == LoadTo.VECTOR:
@@ -467,9 +469,9 @@ class _Playback:
         step = {LoadTo.W: r // lanes * i["step"], LoadTo.COLUMN: r // lanes, LoadTo.X: r * i["step"]}[
             LoadTo(i["target"])
         ]
-        many = self.fmt.code_words.many if expands(i) else 1
-        at = (i["to"] + step + np.arange(words * many)).reshape(-1)
-        positions = positions.repeat(many)
+        at = (i["to"] + step + np.arange(words)).reshape(-1)
+        if expands(i):
+            at, positions = expanded_places(i, self.fmt)[1], positions.repeat(self.fmt.code_words.many)
         self._touch(Engine.LOAD, "X" if i["target"] == LoadTo.X else "W", at, positions, clock, write=True)
 
     def _mul(self, i: Issue) -> Iterator[None]:

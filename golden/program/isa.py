@@ -54,6 +54,8 @@ from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import VectorFormat
 from openvrex.golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
@@ -127,8 +129,9 @@ class Opcode(IntEnum):
 class LoadTo(IntEnum):
     """The places where LOAD can put word j of row r; r / lanes rounds down."""
 
-    # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a word of
-    # memory holds codes of keys, which become `CodeWords.many` words of W: word j becomes those from j * many on.
+    # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a row is
+    # one word of memory that holds codes of keys, and becomes `CodeWords.many` words of W. Those of all rows, one
+    # behind the other, go to W as rows of `words` words do (`expanded_places`).
     W = 0
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j
@@ -344,11 +347,17 @@ def expands(i: Any) -> bool:
     return i["target"] == LoadTo.W and bool(i["wide"])
 
 
+def expanded_places(i: Any, fmt: LxeFormat) -> tuple[np.ndarray, np.ndarray]:
+    """Tree and word of W of each word that a LOAD of codes makes. `i`: the LOAD with its counts as they are."""
+    row, j = np.divmod(np.arange(i["rows"] * fmt.code_words.many), i["words"])
+    return row % fmt.lanes, i["to"] + row // fmt.lanes * i["step"] + j
+
+
 def words_read(i: Any, fmt: LxeFormat) -> int:
     """Words of memory that a LOAD reads, FP32 ones as two. `i`: a LOAD with its counts as they are."""
     once = fmt.codes and i["target"] == LoadTo.W and i["words"] == 1 and not i["stride"] and i["rows"] <= fmt.lanes
     if fmt.codes and expands(i):
-        return i["rows"] * i["words"]
+        return i["rows"]
     return (1 if once else i["rows"] * i["words"]) << i["wide"]
 
 

@@ -37,6 +37,7 @@ from openvrex.golden.program.isa import (
     Queue,
     Status,
     StoreTo,
+    expanded_places,
     expands,
     sets_register,
 )
@@ -229,15 +230,12 @@ class Lxe:
 
     def _expand(self, i: Issue) -> int:
         """LOAD codes. The words of W that a word of memory holds are defined if all of it is."""
-        own, lanes, rows, words = self.fmt.code_words, self.fmt.lanes, i["rows"], i["words"]
-        data, known = self.memory.words(i.addr, rows, words * self.fmt.word_bytes, i["stride"])
-        whole = known.reshape(rows, words, -1).all(axis=2).repeat(own.many, axis=1)
-        r = np.arange(rows)[:, None]
-        tree, word = r % lanes, i["to"] + r // lanes * i["step"] + np.arange(words * own.many)
-        numbers = own.expanded(data.reshape(rows * words, self.fmt.word_bytes))
-        self.w[tree, word] = numbers.reshape(rows, words * own.many, lanes)
-        self.w_known[tree, word] = whole[:, :, None]
-        return rows * words * own.many
+        own, rows = self.fmt.code_words, i["rows"]
+        data, known = self.memory.words(i.addr, rows, self.fmt.word_bytes, i["stride"])
+        tree, word = expanded_places(i, self.fmt)
+        self.w[tree, word] = own.expanded(data).reshape(-1, self.fmt.lanes)
+        self.w_known[tree, word] = known.all(axis=1).repeat(own.many)[:, None]
+        return rows * own.many
 
     def _mul(self, i: Issue) -> int:
         lanes, rows, tiles, chunks = self.fmt.lanes, i["rows"], i["tiles"], i["chunks"]

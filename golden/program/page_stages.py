@@ -22,9 +22,8 @@ So the maxima over a page's tokens are maxima of words: the VPE keeps one word f
 the larger of it and the next products, adds the rows' products with the mean, and folds the rows into one word, whose
 lanes are the pages. Nothing goes to memory but that word. A page takes page / places words of W of a tree.
 
-Memory holds the words of W as they are, or, where a LOAD expands codes (`lxe.codes`), the codes. A word of memory then
-has the codes of `many` words of W. If these are several pages, a tree takes `per` pages, `lanes` pages apart, in a
-step: the step takes the first `lanes` pages, then the next ones.
+Memory holds the words of W as they are, or, where a LOAD expands codes (`lxe.codes`), the codes, both in the order of
+the tokens.
 
 For `lanes` pages with R rows, K = ceil(head_size / lanes) and m means, the engines take at least
 
@@ -57,7 +56,7 @@ from openvrex.golden.program.stage_plan import Plan, Planned, Work
 from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
-PAGES = Register.FIRST  # number of coded pages by `PagePlan.per`, rounded up
+PAGES = Register.FIRST  # number of coded pages
 MORE = Register.LEFT  # the same behind the first pair of steps
 AT_ONCE = 4  # rows of scores that banks hold for `sums`
 
@@ -127,7 +126,7 @@ class PageCompiler(LayerCompiler):
     def rank(self, g: int) -> None:
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
-        rows, period, words = s.rows, p.period, p.per * p.page // p.places
+        rows, period, words = s.rows, p.period, p.page // p.places
         query = rows * p.places  # word of X where the queries begin
         means = n * p.page // p.mean
         self.fence(Opcode.MUL, signal=(QUERIES,))
@@ -135,31 +134,28 @@ class PageCompiler(LayerCompiler):
         self.load(p["q"], g * rows * s.head_size, rows, period, s.head_size, LoadTo.X, to=query, step=period)
 
         def load(i: int) -> None:
-            w_at, row = self.half_of(i), p["codes"].shape[-1]
-            at = (g * p.pages // p.per + i * n) * row
-            expand = {"wide": 1} if p.coded else {}
-            self.load(p["codes"], at, n, row // n, row, LoadTo.W, (FREE,), to=w_at, step=words, **expand)
-            for j in range(p.per):
-                first, to = (g * p.pages + (i * p.per + j) * n) * p.page // p.mean, w_at + words + j * period
-                for k in reversed(range(means)):  # each takes the trees of those before it
-                    trees, full = n // means * (k + 1), (FULL,) if k == 0 and j == p.per - 1 else ()
-                    for word in range(period):  # one a LOAD, as some loaders read it once then
-                        mean = (first + k) * s.head_size + word * n
-                        hands = full if word == period - 1 else ()
-                        self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=to + word)
+            w_at, page = self.half_of(i), p.page * p.size
+            rows, row, expand = (page, n, {"wide": 1}) if p.coded else (n, page, {})
+            first, to = g * p.pages + i * n, {"to": w_at, "step": words}
+            self.load(p["codes"], first * page, rows, words, row, LoadTo.W, (FREE,), **to, **expand)
+            for k in reversed(range(means)):  # each takes the trees of those before it
+                trees, full = n // means * (k + 1), (FULL,) if k == 0 else ()
+                for word in range(period):  # one a LOAD, as some loaders read it once then
+                    mean = (first * p.page // p.mean + k) * s.head_size + word * n
+                    hands = full if word == period - 1 else ()
+                    self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=w_at + words + word)
 
         def score(i: int) -> None:
             w_at = self.half_of(i)
-            for j in range(p.per):
-                for token in range(p.page):
-                    word, place = divmod(j * p.page + token, p.places)
-                    self.part(w_at + word, place, rows, 1, j + token == 0, False, p.places)
-                    larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
-                    self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
-                self.part(w_at + words + j * period, query, rows, period, False, j == p.per - 1)
-                self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
-                self.fold(rows)
-                self.give(p["ranks"], g * p.pages + (i * p.per + j) * n, 1)
+            for token in range(p.page):
+                word, place = divmod(token, p.places)
+                self.part(w_at + word, place, rows, 1, token == 0, False, p.places)
+                larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
+                self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
+            self.part(w_at + words, query, rows, period, False, True)
+            self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
+            self.fold(rows)
+            self.give(p["ranks"], g * p.pages + i * n, 1)
 
         self.steps(load, score)
 
@@ -209,14 +205,14 @@ class PagePlan(Plan):
 
     coded : memory holds codes, which LOAD expands
     places : codes in a word of weights, a power of two
-    per : pages that a tree takes in a step
+    size : numbers of 16 bits that a token has in `codes`
     turned : rows that `turn` works on at once
 
     Arrays of `table` start at the address in the register WEIGHTS: `codes`, of a layer's keys, which `pack` makes,
     their means, the matrices that turn queries, constants. Those of `work` start at the one in KV: `scores`,
     the products of queries and resident keys in FP32; `mask`, added to the scores of a row of each KV head; `ranks`,
     FP32 [kv_heads, pages]. Queries `q` are at the address in OUT, rows in the order KV head, token, query head. The
-    register FIRST holds the number of pages by `per`, rounded up.
+    register FIRST holds the number of coded pages.
 
     Raises `ParamError` for sizes that do not fit together.
     """
@@ -235,15 +231,13 @@ class PagePlan(Plan):
         self.places = own.places if self.coded else min(own.places, params.page)
         reason = f"must be at least {self.places}, codes of a word of W"
         check(self.places <= params.page, "page", params.page, reason)
-        tokens = self.places * (own.many if self.coded else 1)  # of a word of memory
-        self.per = max(1, tokens // params.page)
+        self.size = own.code_bytes // 2 if self.coded else n // self.places
         self.period, self.near = size // n, shape.recent // n
         step = n * params.page
         reason = f"must be at most {step}, the tokens of lanes = {n} pages of {params.page}"
         check(params.mean <= step, "mean", params.mean, reason)
-        reason = f"must be a multiple of {2 * n * self.per}: two steps"
-        check(pages % (2 * n * self.per) == 0 and pages > 0, "pages", pages, reason)
-        need = self.per * (params.page // self.places + self.period)
+        check(pages % (2 * n) == 0 and pages > 0, "pages", pages, f"must be a multiple of {2 * n}: two steps")
+        need = params.page // self.places + self.period
         check(need <= fmt.w_depth // 2, "page", params.page, f"needs {need} words of half of W: raise w_depth")
         rows = shape.rows
         reason = f"makes {rows} rows, more than depth = {fmt.depth}: take fewer"
@@ -258,7 +252,7 @@ class PagePlan(Plan):
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         heads = shape.kv_heads
         for name, dims in (
-            ("codes", (heads, pages // self.per, self.per * params.page // tokens * n)),
+            ("codes", (heads, pages * params.page, self.size)),
             ("means", (heads, pages * params.page // params.mean, size)),
             ("turn_weight", (heads, self.places * n, size)),
             ("ones", (2 * self.places, n)),
@@ -282,7 +276,7 @@ class PagePlan(Plan):
 
     def cost(self, pages: int) -> Work:
         """The work of `rank0`, the scores of a KV head, with so many pages."""
-        return self._cost("rank0", register_values({int(PAGES): -(-pages // self.per)}))
+        return self._cost("rank0", register_values({int(PAGES): pages}))
 
     def constants(self, matrices: KeyMatrices) -> dict[str, np.ndarray]:
         """The arrays of the table by name that a model's layer has once."""
@@ -297,12 +291,9 @@ class PagePlan(Plan):
 
     def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
         """Codes of a KV head's tokens [N, numbers] with gains [N], whole pages, as its part of the array `codes`."""
-        n, page, (_, rows, row) = self.fmt.lanes, self.page, self["codes"].shape
-        size = row // (self.per * page)  # numbers of a token
-        own = np.zeros((rows * self.per * page, size), BF16)
+        own = np.zeros(self["codes"].shape[1:], BF16)
         if self.coded:
             own[: len(numbers)] = words(numbers, gains).view(BF16)
         else:
             own[: len(numbers), : self.numbers + 2] = with_ones(expanded(numbers, gains))
-        pages = own.reshape(-1, self.per, n, page * size)  # of each step: those of one place of all trees, of the next
-        return pages.swapaxes(1, 2).reshape(rows, row)
+        return own

@@ -25,6 +25,7 @@ from openvrex.golden.program.isa import (
     Retrieve,
     Status,
     StoreTo,
+    expanded_places,
     expands,
     sets_register,
 )
@@ -258,8 +259,8 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
         if through:
             return
         if i.op == Opcode.LOAD and target == LoadTo.W:
-            words *= fmt.code_words.many if coded else 1
-            within("to", "W", to, (rows - 1) // fmt.lanes * step + words, fmt.w_depth)
+            size = int(expanded_places(i, fmt)[1].max()) - to + 1 if coded else (rows - 1) // fmt.lanes * step + words
+            within("to", "W", to, size, fmt.w_depth)
         elif i.op == Opcode.LOAD and target == LoadTo.COLUMN:
             need(words == 1, f"words={words - 1}: must be 0, as a row of a COLUMN is one word")
             within("to", "W", to, (rows - 1) // fmt.lanes + 1, fmt.w_depth)

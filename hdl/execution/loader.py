@@ -1,6 +1,6 @@
 """Loader: reads words from memory into the scratchpads of the DPE and to the VPE."""
 
-from amaranth import Const, Module, Mux, Signal
+from amaranth import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -12,6 +12,7 @@ from openvrex.hdl.execution.code_expander import CodeExpander
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.vpe import word_layout
 from openvrex.hdl.instruction_layouts import done_layout, transfer_layout
+from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, bits_for
 from openvrex.hdl.unit import Unit
 
@@ -24,9 +25,9 @@ class Loader(Unit):
     them. Rows without a gap are cut into bursts as one. The loader has no buffer for data: it takes a beat when its
     word can go.
 
-    With `lxe.codes`, a LOAD to W with `wide` reads words of codes: each goes to W as `CodeWords.many` words, expanded,
-    a cycle each, at addresses one behind the other. And a row of one word with stride 0 is read once: its word goes to
-    a tree a cycle.
+    With `lxe.codes`, a LOAD to W with `wide` reads words of codes, a word a row: each goes to W as `CodeWords.many`
+    words, expanded, a cycle each. Those of all rows fill tree after tree, `words` words of each. And a row of one word
+    with stride 0 is read once: its word goes to a tree a cycle.
 
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
     bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR
@@ -154,6 +155,8 @@ class Loader(Unit):
                 bursts.c.payload.wide.eq(entry.wide),
                 entry.once.eq(to_w & ~c.wide & (c.stride == 0) & (c.words == 0) & (c.rows < self.p.dpe.n_h)),
             ]
+            with m.If(asked.coded):
+                m.d.comb += bursts.c.payload.words.eq(0)
             with m.If(entry.once):
                 m.d.comb += bursts.c.payload.rows.eq(0)
 
@@ -184,21 +187,16 @@ class Loader(Unit):
             at.to_w.eq((work.target == LoadTo.W) | at.column),
             at.to_x.eq(work.target == LoadTo.X),
             at.to_v.eq(work.target == LoadTo.VECTOR),
-            at.last.eq((at.word == work.words) & (at.rows == 0)),
+            at.row_last.eq(at.word == work.words),
+            at.last.eq(at.row_last & (at.rows == 0)),
             at.addr.eq(at.base + at.word),
             at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
         ]
         if self.codes:
-            many = self.codes.many
-            end = Signal.like(at.addr)
             with m.If(work.once):
                 m.d.comb += at.last.eq(1)
-            with m.If(work.coded):
-                m.d.comb += [
-                    at.addr.eq(at.base + many * at.word),
-                    end.eq(at.addr + many - 1),
-                    at.outside.eq(work.bad | (end >= dpe.w_depth)),
-                ]
+            with m.If(work.coded):  # each part finds its own place
+                m.d.comb += [at.row_last.eq(1), at.outside.eq(work.bad)]
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Takes a beat if its word has a place, or drops it after `stop`."""
@@ -209,11 +207,13 @@ class Loader(Unit):
         passes = Signal()  # the instruction is skipped
         m.d.comb += [
             out.sends.eq(word.to_w | word.to_x | word.to_v),
-            out.went.eq((word.to_w & self.w.ready) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)),
+            out.went.eq(
+                (word.to_w & self.w.ready & ~out.stays) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)
+            ),
             out.taken.eq(out.full & (out.went | ~out.sends) & out.ends),
             out.free.eq(~out.full | out.taken),
             works.eq(at.active & ~out.failed & ~self.stop),
-            self.fault.range.eq(works & ~work.skip & at.outside),
+            self.fault.range.eq((works & ~work.skip & at.outside) | out.outside),
             takes.eq(works & ~work.skip & ~at.outside & out.free),
             self.r.ready.eq(takes | self.stop),
             error.eq(takes & self.r.valid & self.r.payload.resp[1]),
@@ -252,13 +252,20 @@ class Loader(Unit):
             ]
             if self.codes:
                 more = Mux(work.coded, self.codes.many - 1, Mux(work.once, work.rows, 0))
-                m.d.sync += [word.coded.eq(work.coded), word.more.eq(Mux(work.skip, 0, more))]
+                m.d.comb += [out.begins.eq(at.first), out.to.eq(work.to), out.words.eq(work.words)]
+                m.d.sync += [
+                    at.first.eq(0),
+                    word.coded.eq(work.coded & ~work.skip),
+                    word.more.eq(Mux(work.skip, 0, more)),
+                    word.words.eq(work.words),
+                    word.step.eq(work.step),
+                ]
             self._next_row(m, at)
 
     def _next_row(self, m: Module, at: "_Work") -> None:
         """Moves to the next row: to the next tree or, behind the last tree, to the next address."""
         lanes, work = self.p.dpe.n_w, at.work
-        with m.If(at.word == work.words):
+        with m.If(at.row_last):
             m.d.sync += [at.word.eq(0), at.rows.eq(at.rows - 1), at.tree.eq(at.tree + 1)]
             with m.If(at.tree == lanes - 1):
                 m.d.sync += at.tree.eq(0)
@@ -277,12 +284,14 @@ class Loader(Unit):
                 at.tree.eq(0),
                 at.base.eq(head.to),
             ]
+            if self.codes:
+                m.d.sync += at.first.eq(1)
 
     def _hand_on(self, m: Module, out: "_Out") -> None:
         """Offers the word on the port of its destination."""
         word, full, numbers = out.out, out.full, out.numbers
         m.d.comb += [
-            self.w.valid.eq(full & word.to_w),
+            self.w.valid.eq(full & word.to_w & ~out.stays),
             self.w.payload.tree.eq(Mux(word.column, 0, word.tree)),
             self.w.payload.lane.eq(Mux(word.column, word.tree, 0)),
             self.w.payload.addr.eq(word.addr),
@@ -301,16 +310,42 @@ class Loader(Unit):
         word, size = out.out, 8 * self.codes.places * self.codes.code_bytes
         m.submodules.expander = expander = CodeExpander(self.codes)
         part = Signal.like(word.more)
+        goes = comb(m, "part_goes", out.full & out.went)
         m.d.comb += [
             expander.i.as_value().eq(out.numbers.word_select(part[: bits_for(self.codes.many)], size)),
             out.ends.eq(part == word.more),
         ]
+        addr, outside = self._place_part(m, out, goes & word.coded)
+        m.d.comb += [
+            out.stays.eq(word.coded & outside),
+            out.outside.eq(out.full & word.coded & outside & ~out.failed & ~self.stop),
+        ]
         with m.If(word.coded):
-            m.d.comb += [self.w.payload.addr.eq(word.addr + part), self.w.payload.data.eq(expander.o)]
+            m.d.comb += [
+                self.w.payload.tree.eq(out.tree),
+                self.w.payload.addr.eq(addr),
+                self.w.payload.data.eq(expander.o),
+            ]
         with m.Elif(word.more.any()):
             m.d.comb += self.w.payload.tree.eq(part)
-        with m.If(out.full & out.went):
+        with m.If(goes):
             m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
+
+    def _place_part(self, m: Module, out: "_Out", goes: Value) -> tuple[Signal, Signal]:
+        """The address of a part in its tree, and whether it is outside. `goes`: a part goes."""
+        dpe, word = self.p.dpe, out.out
+        base = Signal(transfer_layout()["to"].width + 1)  # of the tree's first word
+        addr, left = Signal.like(base), Signal(len(word.words))
+        next_base = comb(m, "next_base", base + word.step, len(base))
+        with m.If(goes):
+            m.d.sync += [addr.eq(addr + 1), left.eq(left - 1)]
+            with m.If(left == 0):
+                m.d.sync += [addr.eq(base), left.eq(word.words), out.tree.eq(out.tree + 1)]
+                with m.If(out.tree == dpe.n_w - 1):
+                    m.d.sync += [out.tree.eq(0), base.eq(next_base), addr.eq(next_base)]
+        with m.If(out.begins):
+            m.d.sync += [addr.eq(out.to), left.eq(out.words), out.tree.eq(0), base.eq(out.to)]
+        return addr, comb(m, "part_outside", addr >= dpe.w_depth)
 
 
 _KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # fields that words need
@@ -347,14 +382,16 @@ class _Work:
         self.whole = Signal()  # the beat is the word's last
         self.word = Signal(c["words"].width)
         self.rows = Signal(c["rows"].width)  # rows after this one
+        if p.lxe.codes:
+            self.first = Signal()  # the word is the instruction's first
         self.tree = Signal(bits_for(p.dpe.n_w))
         self.base = Signal(c["to"].width + 1)
-        more = p.lxe_format().code_words.many.bit_length() if p.lxe.codes else 0
-        self.addr = Signal(c["to"].width + 1 + more)
+        self.addr = Signal(c["to"].width + 1)
         self.to_w = Signal()
         self.to_x = Signal()
         self.to_v = Signal()
         self.column = Signal()
+        self.row_last = Signal()  # the word is its row's last
         self.last = Signal()  # the word is the instruction's last
         self.outside = Signal()  # the word is outside its scratchpad
 
@@ -363,7 +400,9 @@ class _Out:
     """The word on offer."""
 
     def __init__(self, p: CoreParams, codes: CodeWords | None):
-        more = {"coded": 1, "more": bits_for(max(codes.many, p.dpe.n_h))} if codes else {}  # parts behind the first
+        fields = {name: transfer_layout()[name].width for name in ("words", "step")}  # of a LOAD of codes
+        # `more`: parts behind the first
+        more = {"coded": 1, "more": bits_for(max(codes.many, p.dpe.n_h)), **fields} if codes else {}
         layout = {
             **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
             **more,
@@ -378,6 +417,12 @@ class _Out:
         self.went = Signal()
         self.taken = Signal()
         self.ends = Signal() if codes else Const(1)  # the word goes as a whole, or with its last part
+        self.stays = Signal() if codes else Const(0)  # the part has no place
+        self.outside = Signal() if codes else Const(0)  # the same, and it is a fault
+        if codes:
+            self.begins = Signal()  # a LOAD's first word comes, whose parts go from `to` on, `words` to a tree
+            self.to, self.words = (Signal(transfer_layout()[name].width) for name in ("to", "words"))
+            self.tree = Signal(bits_for(p.dpe.n_w), name="part_tree")
         self.free = Signal()
         self.fills = Signal()  # a beat comes in
         self.loads = Signal()  # the word is complete

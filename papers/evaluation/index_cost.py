@@ -112,7 +112,7 @@ def _scoring(v: Vrex, model: Decoder, pages: PageParams) -> tuple[float, float, 
     [program] = plan.programs("rank0", "rank0")
 
     def done(pages: int) -> np.ndarray:
-        work, registers = plan.cost(pages), {int(PAGES): pages // plan.per}
+        work, registers = plan.cost(pages), {int(PAGES): pages}
         steps = trace(core, [encode(i) for i in program], registers).steps
         loads = [step.beat for step in steps if step.op == Opcode.LOAD]
         cycles = LoaderTime(core, 1, detail=False).run(loads).done[-1]

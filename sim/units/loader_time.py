@@ -21,7 +21,8 @@ def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
     """
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
     beats = load_beats(p, c) if joined else word_beats(p, c)
-    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, (c["words"] + 1) * beats
+    words = 1 if joined and expands(c) else c["words"] + 1
+    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, words * beats
     rows = 1 if joined and once(p, c) else c["rows"] + 1
     if joined and stride == row_beats:
         return _join(at, rows, row_beats, longest)

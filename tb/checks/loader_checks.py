@@ -86,10 +86,11 @@ def corners(size: str) -> list[dict]:
     p = params(SIZES[size])
     word, x, w = 2 * p.dpe.n_w, p.dpe.x_depth, p.dpe.w_depth
     trees, codes = p.dpe.n_w, []
-    if p.lxe.codes:  # one word for some trees, for all, for more; words of codes for more than all
+    if p.lxe.codes:  # one word for some trees, for all, for more; codes for more than all, some trees or one a word
         rows = [1, 2, trees, trees + 1]
         codes = [transfer(LoadTo.W, 6 * PAGE + word * n, n, to=n % w, step=1, signal=n) for n in rows]
-        codes += [transfer(LoadTo.W, PAGE, n, 2, stride=2 * word, step=4, wide=1, signal=n) for n in rows]
+        for words, stride, step in ((1, word, 1), (2, word, 2), (3, 2 * word, 1), (4, 2 * word, 0)):
+            codes += [transfer(LoadTo.W, PAGE, n, words, stride=stride, step=step, wide=1, signal=n) for n in rows]
     return [
         *codes,
         transfer(LoadTo.W, 0, signal=1),
@@ -226,10 +227,13 @@ def faulty_codes() -> list[dict]:
     word, w, many = 2 * p.dpe.n_w, p.dpe.w_depth, p.lxe_format().code_words.many
     good = transfer(LoadTo.W, 0, 3, 2, stride=2 * word, wide=1, signal=1)
     bad = [
-        transfer(LoadTo.W, 0, to=w - many + 1, wide=1, signal=4),  # its last part
-        transfer(LoadTo.W, 0, 1, w // many + 1, wide=1, signal=4),
-        transfer(LoadTo.W, 0, 1, 1 << 12, wide=1, signal=4),
-        transfer(LoadTo.W, 0, p.dpe.n_h + 1, stride=word, to=0, step=w, wide=1, signal=4),
+        transfer(LoadTo.W, 0, words=many, to=w - many + 1, wide=1, signal=4),  # its last part
+        transfer(LoadTo.W, 0, 1, to=w, wide=1, signal=4),
+        transfer(LoadTo.W, 0, w // many + 1, w + 1, stride=word, wide=1, signal=4),
+        transfer(LoadTo.W, 0, 1 << 7, 1 << 12, stride=word, wide=1, signal=4),
+        transfer(LoadTo.W, 0, p.dpe.n_h // many + 1, stride=word, step=w, wide=1, signal=4),
+        *(transfer(LoadTo.W, 0, 1, to=1 << k, wide=1, signal=4) for k in range(w.bit_length() - 1, 16)),
+        *(transfer(LoadTo.W, 0, 9, step=1 << k, wide=1, signal=4) for k in range(w.bit_length() - 1, 12)),
         transfer(LoadTo.W, 0, 5, to=w, signal=4),  # a word that is read once
         transfer(LoadTo.W, word // 2, wide=1, signal=4),
         transfer(LoadTo.X, 0, wide=1, signal=4),

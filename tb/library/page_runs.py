@@ -37,7 +37,7 @@ class PageRun(PlanRun):
         self.put("codes", codes)
         self.put("means", means)
         self.pages = own.coded // p.page
-        self.registers[PAGES] = -(-self.pages // p.per)
+        self.registers[PAGES] = self.pages
 
     def ask(self, q: np.ndarray, resident: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Write queries [T, heads, size] and the scores of resident keys [n, kv_heads, size]; the sums to expect.

@@ -129,12 +129,12 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
             off_the_grid(p, c, LoadTo.VECTOR) or (c["target"] == LoadTo.COLUMN and c["words"] > 0)
         )
 
-    # A word of codes has the bytes of one of BF16 numbers, and becomes several.
+    # A row of codes has the bytes of a word of BF16 numbers, and becomes several words.
     marked = [(c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None) for c in commands]
     for c, codes in marked:
         same = p.lxe.codes > 0 and c["target"] == LoadTo.W and not (c["words"] or c["stride"] or codes)
-        read = c | {"rows": 0} if same and c["rows"] < lanes else c
-        if read != c and not c["skip"] and not refused(c):
+        read = c | {"words": 0} if codes else c | {"rows": 0} if same and c["rows"] < lanes else c
+        if read["rows"] != c["rows"] and not c["skip"] and not refused(c):
             out.bins.add("once")
         out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, read, joined=True)
     for c, codes in marked:
@@ -145,8 +145,14 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
         if refused(c):
             out.fault = "range"
             return out
-        _note(p, c, out.bins, "codes" if codes else LoadTo(c["target"]).name.lower())
-        size, many = 2 * lanes << c["wide"], codes.many if codes else 1
+        _note(p, c | {"words": 0} if codes else c, out.bins, "codes" if codes else LoadTo(c["target"]).name.lower())
+        if codes:
+            out.fault = _expand(p, c, codes, errors, out)
+            if out.fault:
+                return out
+            out.signals.append(c["signal"])
+            continue
+        size = 2 * lanes << c["wide"]
         for r, row in enumerate(rows_of(p, c)):
             for j, a in enumerate(row):
                 group, k = divmod(r, lanes)
@@ -154,11 +160,8 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
                 words = []
                 match c["target"]:
                     case LoadTo.W:
-                        at = c["to"] + group * c["step"] + j * many
-                        parts = parted(codes, content(a, size)) if codes else [data]
-                        fields = {"tree": k, "column": 0, "lane": 0}
-                        words = [("w", {**fields, "addr": at + i, "data": part}) for i, part in enumerate(parts)]
-                        at += many - 1
+                        at = c["to"] + group * c["step"] + j
+                        words = [("w", {"tree": k, "column": 0, "lane": 0, "addr": at, "data": data})]
                     case LoadTo.COLUMN:
                         at = c["to"] + group
                         words = [("w", {"tree": 0, "addr": at, "column": 1, "lane": k, "data": data})]
@@ -176,6 +179,25 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
                 out.words += words
         out.signals.append(c["signal"])
     return out
+
+
+def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], out: Expected) -> str:
+    """Add the words of a LOAD of codes, up to its fault, which is returned."""
+    size, q = 2 * p.dpe.n_w, 0
+    for r in range(c["rows"] + 1):
+        a = (c["addr"] + r * c["stride"]) % TOP
+        if errors & {(a + k) % TOP for k in range(size)}:
+            return "bus"
+        for part in parted(codes, content(a, size)):
+            row, j = divmod(q, c["words"] + 1)
+            group, tree = divmod(row, p.dpe.n_w)
+            at = c["to"] + group * c["step"] + j
+            if at >= p.dpe.w_depth:
+                return "range"
+            out.words.append(("w", {"tree": tree, "column": 0, "lane": 0, "addr": at, "data": part}))
+            out.bins |= {"tree_within_a_word"} if tree and not j and q % codes.many else set()
+            q += 1
+    return ""
 
 
 def parted(codes: CodeWords, raw: bytes) -> list[list[int]]:
@@ -324,18 +346,17 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         depth = 12 if target == memory or to_dre else p.dpe.w_depth if by_group else p.dpe.x_depth
         wide = int((target == memory or target == StoreTo.SCORE) and rng.random() < 0.5)
         coded = loading and target == LoadTo.W and p.lxe.codes and rng.random() < 0.6
-        many = p.lxe_format().code_words.many if coded else 1
-        depth //= many
         words = 1 if column else min(depth, rng.choice([1, 1, 2, rng.randint(1, 12)]))
-        words, depth = words * many, depth * many  # of the scratchpad
         to, step = rng.randint(0, depth - words), rng.choice([0, 1, words, rng.randint(0, 9)])
         groups = (depth - words - to) // (1 if column else max(1, step)) + 1
         most = rng.choice([1, 2, 6]) if target == memory or to_dre else groups * (lanes if by_group else 1)
         rows = rng.choice([1, rng.randint(1, min(most, 3 * lanes, 40))])
-        words //= many  # of memory
+        if coded:  # as many words as fit, in whole words of memory
+            rows = rows * words // p.lxe_format().code_words.many
+            coded, rows = rows > 0, max(1, rows)
         if to_dre:
             words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0
-        length = words * size << wide
+        length = size if coded else words * size << wide
         wide |= int(coded)
         stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
         near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])

@@ -32,34 +32,34 @@ MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as ma
 
 
 @pytest.mark.parametrize(
-    ("shape", "page", "codes", "places", "per"),
+    ("shape", "page", "codes", "places"),
     [
-        (SHAPE, PAGE, 0, 2, 1),  # four means a step
-        (MANY_ROWS, replace(PAGE, mean=64), 0, 2, 1),
-        (ONE_ROW, replace(PAGE, mean=4), 0, 2, 1),  # a mean for each tree
-        (SHAPE, replace(PAGE, numbers=14), 0, 1, 1),
-        (ONE_ROW, replace(PAGE, numbers=2, page=8, mean=32), 0, 4, 1),
-        (MANY_ROWS, replace(PAGE, numbers=1, page=1, mean=8), 0, 1, 1),
-        (SHAPE, replace(PAGE, numbers=1, page=2, mean=2), 0, 2, 1),
+        (SHAPE, PAGE, 0, 2),  # four means a step
+        (MANY_ROWS, replace(PAGE, mean=64), 0, 2),
+        (ONE_ROW, replace(PAGE, mean=4), 0, 2),  # a mean for each tree
+        (SHAPE, replace(PAGE, numbers=14), 0, 1),
+        (ONE_ROW, replace(PAGE, numbers=2, page=8, mean=32), 0, 4),
+        (MANY_ROWS, replace(PAGE, numbers=1, page=1, mean=8), 0, 1),
+        (SHAPE, replace(PAGE, numbers=1, page=2, mean=2), 0, 2),
         # LOAD expands codes: two words of W in a word of memory, which is a page, two pages, half of one.
-        (SHAPE, PAGE, 5, 2, 1),
-        (MANY_ROWS, replace(PAGE, page=2), 5, 2, 2),
-        (ONE_ROW, replace(PAGE, page=8), 5, 2, 1),
-        (SHAPE, replace(PAGE, numbers=14), 14, 1, 1),
-        (ONE_ROW, replace(PAGE, numbers=14, page=1, mean=8), 14, 1, 4),
+        (SHAPE, PAGE, 5, 2),
+        (MANY_ROWS, replace(PAGE, page=2), 5, 2),
+        (ONE_ROW, replace(PAGE, page=8), 5, 2),
+        (SHAPE, replace(PAGE, numbers=14), 14, 1),
+        (ONE_ROW, replace(PAGE, numbers=14, page=1, mean=8), 14, 1),
     ],
 )
-def test_scores_are_those_of_the_definition(shape, page, codes, places, per):
+def test_scores_are_those_of_the_definition(shape, page, codes, places):
     """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
-    own = run(shape, page, 64 * per, fmt=replace(FMT, codes=codes))
-    assert (own.plan.places, own.plan.per) == (places, per)
-    rng, n = np.random.default_rng(3), FMT.lanes * per
+    own = run(shape, page, fmt=replace(FMT, codes=codes))
+    assert own.plan.places == places
+    rng, n = np.random.default_rng(3), FMT.lanes
     ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
     for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):
         own.append(to_bf16(rng.standard_normal((coded - own.keys.length, shape.kv_heads, shape.head_size)) * 2 + 1))
         q, sums = asked(own, rng)
         np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums, FMT.dot))
-        assert own.registers[PAGES] == -(-own.pages // own.plan.per)
+        assert own.registers[PAGES] == own.pages
     assert own.pages == own.plan.pages
 
 

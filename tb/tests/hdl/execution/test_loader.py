@@ -66,7 +66,7 @@ def test_coverage(record_property):
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
     of_codes = set().union(*(e["want"].bins for e in (*traffic("codes"), case("codes", corners("codes")))))
-    assert of_codes >= {"codes", "once", "w", "column", "x", "vector", "wraps", "groups"}
+    assert of_codes >= {"codes", "tree_within_a_word", "once", "w", "column", "x", "vector", "wraps", "groups"}
 
 
 MUTANTS = {

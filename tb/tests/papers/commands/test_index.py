@@ -88,7 +88,7 @@ def test_the_page_says_what_scores_cost_a_core():
     run = PageRun(core.lxe_format(), shape, 2048, PageParams(), KeyMatrices(matrix, matrix))
     cycles = []
     for pages in (512, 1536):
-        run.registers[CODED] = pages // run.plan.per
+        run.registers[CODED] = pages
         cycles.append(run.cycles(core, 100, "rank0"))
     step = (cycles[1] - cycles[0]) / 16
     more = run.cycles(core, 100, "sums") + run.cycles(core, 100, "turn")
