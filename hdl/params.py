@@ -491,6 +491,8 @@ class CoreParams:
             self.lxe.bus_bytes,
             f"must be at most a word of {2 * lanes} bytes: raise dpe.n_w, dpe.n_h and vpe.n_w",
         )
+        reason = f"must be at least {-(-lanes // 8)}, the signs of a word, with lxe.codes"
+        check(not self.lxe.codes or 8 * self.lxe.bus_bytes >= lanes, "bus_bytes", self.lxe.bus_bytes, reason)
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
         out = LxeFormat(*sizes, v.score, v.features, self.lxe.to_register, self.lxe.codes)

@@ -30,6 +30,7 @@ from openvrex.golden.program.isa import (
     ENGINE,
     SEMAPHORE_BITS,
     SEMAPHORES,
+    SIGNS,
     Engine,
     Instruction,
     LoadTo,
@@ -41,7 +42,9 @@ from openvrex.golden.program.isa import (
     StoreTo,
     expanded_places,
     expands,
+    packs_signs,
     sets_register,
+    words_taken,
 )
 from openvrex.golden.program.sequencer_model import Issue, bits, register_values, sequence
 
@@ -508,12 +511,14 @@ class _Playback:
 
     def _store(self, i: Issue) -> Iterator[None]:
         e, target = Engine.STORE, i["target"]
-        count = self.scores.popleft() if target == StoreTo.SCORE else i["rows"] * i["words"]
+        count = self.scores.popleft() if target == StoreTo.SCORE else words_taken(i, self.fmt)
         positions, done = self._positions(e, i, count), 0
         if sets_register(i):
             self.numbers.append(int(positions[-1]))
         at = (i["to"] + np.arange(i["rows"])[:, None] * i["step"] + np.arange(i["words"])).reshape(-1)
         units = self._units(i)
+        if self.fmt.codes and packs_signs(i):
+            units = units.repeat(SIGNS, axis=0)
         for part in self._take(e, i, self.out, count):
             if part is None:
                 yield

@@ -62,6 +62,7 @@ from openvrex.golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat,
 from openvrex.golden.retrieval.coded_pages import CodeWords
 
 WORD_BITS = 256
+SIGNS = 16  # words of SIGN that a STORE packs into a word of memory, as a lane of one has 16 bits
 SEMAPHORES = 16
 SEMAPHORE_BITS = 8  # width of a counter; counting above 255 is a fault
 REGISTERS = 16
@@ -141,7 +142,9 @@ class LoadTo(IntEnum):
 class StoreTo(IntEnum):
     """The places where STORE can put word j of row r."""
 
-    MEMORY = 0  # the memory behind the bus; with `wide` the words hold FP32 numbers
+    # The memory behind the bus; with `wide` the words hold FP32 numbers. Without it, on an LXE with `lxe.codes`, `step`
+    # 1 packs signs: a word of memory holds the lanes of `SIGNS` words of SIGN, one behind the other.
+    MEMORY = 0
     # Activations: word to + r * step + j. With `wide`, on an LXE with `lxe.to_register`, a register instead (function
     # `to_register`): R[to] = R[base] + addr + (n << step). n is bits 0 to 22 of lane 0 of the STORE's only word.
     X = 1
@@ -340,6 +343,16 @@ def to_register(register: int, base: int = 0, addr: int = 0, shift: int = 0, **h
 def sets_register(i: Any) -> bool:
     """Whether a STORE sets a register, where there is `to_register`. `i`: a STORE, or what has its fields by name."""
     return i["target"] == StoreTo.X and bool(i["wide"])
+
+
+def packs_signs(i: Any) -> bool:
+    """Whether a STORE packs signs, where there is `lxe.codes`. `i`: a STORE, or what has its fields by name."""
+    return i["target"] == StoreTo.MEMORY and not i["wide"] and bool(i["step"] & 1)
+
+
+def words_taken(i: Any, fmt: LxeFormat) -> int:
+    """Words of the VPE that a STORE takes, but for a row of scores. `i`: a STORE with its counts as they are."""
+    return i["rows"] * i["words"] * (SIGNS if fmt.codes and packs_signs(i) else 1)
 
 
 def expands(i: Any) -> bool:

@@ -29,6 +29,7 @@ from openvrex.golden.program.isa import (
     NUMBER_BITS,
     SEMAPHORE_BITS,
     SEMAPHORES,
+    SIGNS,
     Engine,
     Instruction,
     LoadTo,
@@ -39,7 +40,9 @@ from openvrex.golden.program.isa import (
     StoreTo,
     expanded_places,
     expands,
+    packs_signs,
     sets_register,
+    words_taken,
 )
 from openvrex.golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
 from openvrex.golden.program.vpe_known_lanes import Known
@@ -321,9 +324,12 @@ class Lxe:
             for r in range(rows):
                 self.hash(i, signs[r])
             return rows * words
-        data, known, kind = self._out.take(i, rows * words, *(["FP32"] if i["wide"] else ["BF16", "signs"]))
+        packs = self.fmt.codes > 0 and packs_signs(i)
+        kinds = ["signs"] if packs else ["FP32"] if i["wide"] else ["BF16", "signs"]
+        data, known, kind = self._out.take(i, words_taken(i, self.fmt), *kinds)
         if kind == "signs":
-            data, known = self._packed(data, known)
+            width = (SIGNS if packs else 1) * self.fmt.lanes
+            data, known = self._packed(data.reshape(-1, width), known.reshape(-1, width))
         if sets_register(i):
             self.number(i, data[0], known[0])
             return 1
@@ -350,7 +356,7 @@ class Lxe:
             self.registers[i["to"]] = (i.addr + (number << i["step"])) % (1 << ADDR_BITS)
 
     def _packed(self, signs: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pack signs: bit i of a word is lane i. A number of 16 bits is defined if all its 16 lanes are."""
+        """Pack signs: bit i of a word is number i of a row. A number of 16 bits is defined if all its signs are."""
 
         def numbers(x: np.ndarray) -> np.ndarray:
             packed = np.packbits(x.astype(bool), axis=1, bitorder="little")

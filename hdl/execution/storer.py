@@ -3,12 +3,12 @@
 from functools import reduce
 from operator import or_
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, StoreTo
+from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, SEMAPHORES, SIGNS, StoreTo
 from openvrex.hdl.bus.axi import (
     Bursts,
     address_layout,
@@ -42,6 +42,9 @@ class Storer(Unit):
     (and, with `lxe.to_register`, X). After a fault the storer begins nothing more. While `stop` is high it begins no
     burst, sends the rest of a burst with strb 0, and takes the responses; once `busy` is low, a reset is safe for the
     bus.
+
+    Signs: with `lxe.codes`, an instruction to MEMORY without `wide` and with `step` odd packs signs: bit k of a word of
+    memory is the sign of lane k mod lanes in word k / lanes, of `SIGNS` words of `i`, which has it in bit k mod lanes.
 
     Registers: with `lxe.to_register`, an instruction to X with `wide` sets a register: addr + (n << step), where n is
     bits 0 to 22 of lane 0 of its only word. It faults for more words, registers or bits of a shift than there are.
@@ -124,6 +127,8 @@ class Storer(Unit):
         self._end(m, pending, at, words)
         self._send(m, bursts, pending, at, beats)
         self._write_beat(m, bursts, at, beats, self._part(m, at))
+        if p.lxe.codes:
+            self._collect_signs(m, at, beats)
         self._hand_on(m, bursts, pending, at, beats, words)
         self._next_word(m, at, words)
         if p.lxe.to_register:
@@ -133,8 +138,8 @@ class Storer(Unit):
             instructions=self.done.valid,
             bursts=beats.begins,
             beats=beats.gives,
-            words=words.word_goes,
-            waits=self.i.valid & ~beats.gives & ~words.word_goes,
+            words=self.i.valid & self.i.ready if p.lxe.codes else words.word_goes,
+            waits=self.i.valid & ~beats.gives & ~words.word_goes & ~at.collects,
         )
         return m
 
@@ -180,6 +185,7 @@ class Storer(Unit):
                 at.work.eq(c),
                 at.is_bad.eq(at.bad & ~c.skip),
                 at.is_memory.eq(at.to_memory & ~c.skip & ~at.bad),
+                *([at.is_signs.eq(at.to_memory & ~c.skip & ~at.bad & ~c.wide & c.step[0])] if self.p.lxe.codes else []),
                 at.is_x.eq(to_x & ~c.skip & ~at.bad),
                 at.is_dre.eq(at.to_dre & ~c.skip & ~at.bad),
                 at.word.eq(0),
@@ -213,7 +219,8 @@ class Storer(Unit):
             w_free.eq(~beats.w_valid | self.w.ready),
             may_begin.eq((~beats.aw_valid | self.aw.ready) & pending.w_rdy & ~at.failed & ~self.stop),
             beats.gives.eq(
-                w_free & Mux(self.stop, open_, at.active & at.is_memory & self.i.valid & (open_ | may_begin))
+                w_free
+                & Mux(self.stop, open_, at.active & at.is_memory & at.sign_last & self.i.valid & (open_ | may_begin))
             ),
             beats.begins.eq(beats.gives & ~open_),
             bursts.o.ready.eq(beats.begins),
@@ -240,8 +247,9 @@ class Storer(Unit):
         with m.If(beats.w_free):
             m.d.sync += beats.w_valid.eq(beats.gives)
         with m.If(beats.gives):
+            with m.If(~at.is_signs):
+                m.d.sync += self.w.payload.data.eq(part)
             m.d.sync += [
-                self.w.payload.data.eq(part),
                 self.w.payload.strb.eq(Mux(self.stop, 0, (1 << self.p.lxe.bus_bytes) - 1)),
                 self.w.payload.last.eq(remaining == 0),
                 beats.open.eq(remaining != 0),
@@ -252,6 +260,20 @@ class Storer(Unit):
             m.d.sync += beats.aw_valid.eq(beats.begins)
         with m.If(beats.begins):
             m.d.sync += [self.aw.payload.addr.eq(burst.addr), self.aw.payload.len.eq(burst.len)]
+
+    def _collect_signs(self, m: Module, at: "_Work", beats: "_Beats") -> None:
+        """Takes words of signs into the register of the next beat, which goes with the last of them."""
+        lanes, many = self.p.dpe.n_w, SIGNS // self.beats
+        part = Signal(range(many))
+        with m.If(at.is_signs):
+            m.d.comb += at.sign_last.eq(part == many - 1)
+        waits = at.active & at.is_signs & self.i.valid & ~at.sign_last
+        m.d.comb += at.collects.eq(waits & beats.w_free & ~at.failed & ~self.stop)
+        with m.If(at.is_signs & (at.collects | (beats.gives & ~self.stop))):
+            m.d.sync += [
+                self.w.payload.data.word_select(part, lanes).eq(self.i.payload.data.as_value()[:lanes]),
+                part.eq(Mux(at.sign_last, 0, part + 1)),
+            ]
 
     def _hand_on(
         self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats", words: "_Words"
@@ -279,7 +301,7 @@ class Storer(Unit):
             self.x.payload.addr.eq(at.addr),
             self.x.payload.data.as_value().eq(i.data.as_value()),
             word_goes.eq(goes),
-            self.i.ready.eq(word_goes),
+            self.i.ready.eq(word_goes | at.collects | (at.is_signs & beats.gives & ~self.stop)),
             passes.eq(at.active & work.skip & pending.w_rdy),
             at.finish.eq((word_goes & last) | passes),
             pending.w_en.eq(begins | (at.finish & ~at.is_memory)),
@@ -334,6 +356,9 @@ class _Work:
             self.to_register = Signal()
             self.is_register = Signal()
             self.sets = Signal()  # the word goes to a register
+        # With `lxe.codes`: the instruction packs signs, a word of them only is collected, it is the last of its beat.
+        self.is_signs, self.collects = (Signal(name=n) if p.lxe.codes else Const(0) for n in ("is_signs", "collects"))
+        self.sign_last = Signal(init=1) if p.lxe.codes else Const(1)
         self.outside = Signal()  # the word is outside the activations
         self.failed = Signal()  # after a fault: begin nothing more
         self.beat = Signal(range(2 * beats))

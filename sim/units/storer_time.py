@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-from openvrex.golden.program.isa import StoreTo
+from openvrex.golden.program.isa import SIGNS, StoreTo, packs_signs
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.loader_time import cut, word_beats
 from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
@@ -90,9 +90,16 @@ class StorerTime:
         """Sends the words of a STORE to memory."""
         cycle, step = self.out.taken[-1] + 1, word_beats(self.p, c)
         left = step  # beats of the word
+        signs = 0  # words behind each of which no beat goes
+        if self.p.lxe.codes and packs_signs(c):
+            step, left, signs = 1, 1, SIGNS // step - 1
         for beats, _ in cut(self.p, c):
             more = beats
             while more:
+                for _ in range(signs):
+                    cycle = yield from self._next(words, cycle)
+                    self._gone(words, cycle)
+                    cycle += 1
                 if left == step:
                     cycle = yield from self._next(words, cycle)
                 if more == beats:

@@ -168,6 +168,19 @@ _SUBJECTS = (
         beside="tiny",
         name="storer_registers",
     ),
+    Subject(  # what packs signs
+        "storer",
+        (
+            ("equals_the_reference", "codes"),
+            ("cycles_equal_the_time_view", "codes"),
+            ("faults", "codes"),
+            ("reset_in_flight", "codes"),
+        ),
+        "codes",
+        care=_STORED,
+        beside="sixteen",
+        name="storer_codes",
+    ),
     Subject(
         "table_port",
         (

@@ -10,7 +10,17 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.program.isa import ADDR_BITS, NUMBER_BITS, REGISTERS, LoadTo, StoreTo, expands, sets_register
+from openvrex.golden.program.isa import (
+    ADDR_BITS,
+    NUMBER_BITS,
+    REGISTERS,
+    SIGNS,
+    LoadTo,
+    StoreTo,
+    expands,
+    packs_signs,
+    sets_register,
+)
 from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import connect_ports, port_members
 from openvrex.hdl.emit import Emitted, to_verilog
@@ -68,6 +78,7 @@ class Expected:
     signals : signals of the instructions that complete
     fault : "", "bus" or "range"
     taken : words taken from the VPE
+    collected : of these, words of signs that no beat followed
     bins : coverage bins that the program reaches
     """
 
@@ -78,6 +89,7 @@ class Expected:
     signals: list[int] = field(default_factory=list)
     fault: str = ""
     taken: int = 0
+    collected: int = 0
     bins: set[str] = field(default_factory=set)
 
 
@@ -254,8 +266,15 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
             out.bins.add(f"context_{which}")
         if target == StoreTo.MEMORY:
             new = bursts_of(p, c)
-            count = (c["rows"] + 1) * (c["words"] + 1)
-            data = b"".join(raw(w, c) for w in words[out.taken : out.taken + count])
+            count = words_of(p, c)
+            given = words[out.taken : out.taken + count]
+            if p.lxe.codes and packs_signs(c):
+                out.bins.add("signs")
+                bits = sum((w["data"] & (1 << lanes) - 1) << k * lanes for k, w in enumerate(given))
+                data = bits.to_bytes(count * lanes // 8, "little")
+                out.collected += count - len(data) // bus
+            else:
+                data = b"".join(raw(w, c) for w in given)
             beats = [int.from_bytes(data[i : i + bus], "little") for i in range(0, len(data), bus)]
             lasts = [int(k == length) for _, length in new for k in range(length + 1)]
             out.beats += zip(beats, [(1 << bus) - 1] * len(beats), lasts, strict=True)
@@ -305,12 +324,17 @@ def refuses(p: CoreParams, c: dict) -> bool:
     return c["target"] == StoreTo.HASH and (short or c["addr"] >= p.dre.hcu.n_ctx or c["wide"] == 1)
 
 
+def words_of(p: CoreParams, c: dict) -> int:
+    """Words that a STORE takes."""
+    return (c["rows"] + 1) * (c["words"] + 1) * (SIGNS if p.lxe.codes and packs_signs(c) else 1)
+
+
 def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[dict]:
     """Words for STOREs, {data, keep, last}. Rows of SCORE end with `last`; elsewhere `last` is random."""
     out = []
     for c in commands:
         if not c["skip"]:
-            for k in range(min((c["rows"] + 1) * (c["words"] + 1), 1 << 12)):  # of more, it is refused first
+            for k in range(min(words_of(p, c), 1 << 12)):  # of more, it is refused first
                 ends = k % (c["words"] + 1) == c["words"] if c["target"] == StoreTo.SCORE else rng.random() < 0.3
                 fields = {"keep": rng.randrange(p.dpe.n_w), "last": int(ends)}
                 out.append({"data": rng.getrandbits(32 * p.dpe.n_w), **fields})
@@ -374,7 +398,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         # Fields that do not count hold anything.
         out[-1]["wait"] = k % 2 * 0xFFFF
         if target == memory or to_dre or column:
-            out[-1]["step"] = rng.getrandbits(12)
+            out[-1]["step"] = rng.getrandbits(12)  # of a STORE to memory a bit counts where codes are
         if target == memory or to_dre:
             out[-1]["to"] = rng.getrandbits(16)
         if to_dre:

@@ -25,7 +25,7 @@ from openvrex.tb.library.transfer_traffic import (
 from tb.tests.by_day import by_day
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow", "registers"))
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow", "registers", "codes"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
@@ -34,7 +34,7 @@ def test_long_instructions():
     check_long_instructions()
 
 
-@pytest.mark.parametrize("size", ["tiny", "registers"])
+@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
 def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
@@ -54,12 +54,12 @@ def test_a_response_waits_for_what_was_stored_before_its_burst():
     assert got["waited"] > 0
 
 
-@pytest.mark.parametrize("size", ["tiny", "registers"])
+@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
 def test_faults(size):
     check_faults(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "registers"])
+@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
 def test_reset_in_flight(size):
     check_reset_in_flight(size)
 
@@ -91,6 +91,7 @@ def test_coverage(record_property):
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
+    assert "signs" in set().union(*(e["want"].bins for e in traffic("codes")))
 
 
 MUTANTS = {
