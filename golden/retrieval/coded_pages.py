@@ -6,12 +6,14 @@ whole, and what a block fetches does not grow with the cache.
 
 1. Mean: 256 adjacent tokens share a mean key, for each KV head: the FP32 sum of their keys in token order, divided and
    rounded to BF16. Keys are coded once their mean is there. They are within the window of recent tokens until then.
-2. Difference: key less mean, rounded to BF16.
+2. Difference: key less mean, FP32, then BF16.
 3. Numbers: the difference's products with the rows of the head's code matrix, BF16. Each would be a number of variance
    1 for the text that the matrix was derived from (`golden.retrieval.key_matrices`).
-4. Gain: an eighth of an octave, in 6 bits, from the product of the numbers with themselves, FP32. Gain c stands for a
-   root mean square of 2^(c / 8 + LOWEST), within the rounding of `gain_codes`.
-5. Code: a number is one of -7, -5, ... 5, 7, in 3 bits: its sign, and how many of `thresholds` its magnitude reaches.
+4. Gain: an eighth of an octave, in 6 bits, from the FP32 sum of the numbers' squares, each at most `LARGEST` and
+   rounded to BF16. Gain c stands for a root mean square from 2^(c / 8 + LOWEST) on, within the rounding of `gains_of`.
+   It is 0 where a difference is not finite.
+5. Code: a number is one of -7, -5, ... 5, 7, in 3 bits: its sign, and how many of 1, 2 and 3 `STEP`s its magnitude is
+   above, times the middle of the gain's range (`quantised`).
 6. Query: a row is one query token of one query head. Its products with the rows of the head's query matrix are rounded
    to BF16, `numbers` of them. They hold the steps of the codes, and attention's scale.
 7. Sum of a row: the logarithm of its softmax weights over the resident tokens (`resident_sum`), FP32. Its negative is
@@ -24,9 +26,9 @@ whole, and what a block fetches does not grow with the cache.
    (`golden.retrieval.scores`, map vpe) rank them: budget / page of those with the highest codes are chosen, equal codes
    by rising index.
 
-Products are exact and rounded once to FP32, or those of the DPE's format. Scores are natural logarithms, so an LXE
-takes steps 6 to 10 with the operations that it has (`golden.program.page_stages`). Tokens are resident by whole pages:
-those with one of the first `sinks` tokens, and those with one of the last `recent`.
+Products are exact and rounded once to FP32, or those of the DPE's format. All else are operations of the VPE, so an LXE
+takes every step with what it has (`golden.program.page_stages`). Scores are natural logarithms. Tokens are resident by
+whole pages: those with one of the first `sinks` tokens, and those with one of the last `recent`.
 
 Source: this project (docs/papers/recall.md). Codes of keys in a rotated basis are known from Loki and A2ATS, pages with
 a score from Quest.
@@ -34,21 +36,23 @@ a score from Quest.
 
 from dataclasses import dataclass
 from functools import cache, reduce
-from math import floor, log2, sqrt
+from math import sqrt
 
 import numpy as np
 
 from openvrex.golden.arithmetic.elementwise import exp, reciprocal
-from openvrex.golden.arithmetic.numerics import BF16, to_bf16
-from openvrex.golden.arithmetic.vector import Sum, fma, larger
+from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16
+from openvrex.golden.arithmetic.vector import Sum, flush_fp32, fma, larger, smaller
 from openvrex.golden.function_params import DotFormat, ScoreFormat, check, check_parameters, parameter
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.golden.retrieval.scores import exponential_codes, scores
-from openvrex.golden.retrieval.signatures import QUARTERS
 
 STEP = 0.586  # of the uniform quantiser of 3 bits that serves a Gaussian of variance 1 best
 GAIN_BITS = 6
 LOWEST = -4  # octave of the smallest gain
+MIDDLE = 2.0 ** (1 / 16)  # of a gain's range, times its start
+LARGEST = 2.0**100  # square of a number
+SURE = 2.0**60  # times a difference of a mean square and a bound: at least 1 where it is above zero
 SHARPNESS = 0.25  # of the codes of scores: they tell apart 88 octaves, the upper 60 in steps of 1/22 octave
 START, ROUNDS = 4.0, 4  # of the search for a logarithm
 
@@ -81,10 +85,13 @@ class PageParams:
 
 
 class CodedKeys:
-    """Means and codes of the keys of one decoder layer of `length` tokens, and the choice among its pages."""
+    """Means and codes of the keys of one decoder layer of `length` tokens, and the choice among its pages.
 
-    def __init__(self, params: PageParams, matrices: KeyMatrices):
-        self.params, self.matrices = params, matrices
+    fmt : of the DPE; exact products without it
+    """
+
+    def __init__(self, params: PageParams, matrices: KeyMatrices, fmt: DotFormat | None = None):
+        self.params, self.matrices, self.fmt = params, matrices, fmt
         self.kv_heads, _, self.head_size = matrices.code.shape
         self.length = 0
         self.means = np.zeros((self.kv_heads, 0, self.head_size), BF16)
@@ -118,22 +125,23 @@ class CodedKeys:
 
     def _code(self, keys: np.ndarray) -> None:
         """Code the keys [mean, kv_heads, head_size] of one mean."""
-        total = np.zeros(keys.shape[1:], np.float32)
-        for key in keys.astype(np.float32):
-            total = total + key
-        mean = to_bf16(total / np.float32(len(keys)))
+        total, single = np.zeros(keys.shape[1:], np.float32), flush(keys).astype(np.float32)
         with np.errstate(invalid="ignore"):
-            rest = to_bf16(keys.astype(np.float64) - mean.astype(np.float64))
+            for key in single:
+                total = flush_fp32(total + key)
+        mean = to_bf16(affine(total, 1 / len(keys)))
+        rest = to_bf16(affine(single, 1, -mean.astype(np.float32)))
         start = self.coded
         self.means = np.concatenate([self.means, mean[:, None]], axis=1)
         while self.coded > self._numbers.shape[1]:
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
             self._gains = np.concatenate([self._gains, np.zeros_like(self._gains)], axis=1)
         for head, matrix in enumerate(self.matrices.code):
-            x = to_bf16(scores(rest[:, head, None], matrix, 1)[:, 0])
-            gains = gain_codes(scores(x[:, None], x, 1)[:, 0].diagonal(), self.params.numbers)
-            self.gains[head, start:] = gains
-            self.numbers[head, start:] = quantised(x, gains)
+            own = rest[:, head]
+            x = to_bf16(scores(own[:, None], matrix, 1, self.fmt)[:, 0])
+            gains, middles = gains_of(x, self.fmt)
+            self.gains[head, start:] = np.where(np.isfinite(own.astype(np.float32)).all(axis=1), gains, 0)
+            self.numbers[head, start:] = quantised(x, middles)
 
     def resident(self) -> np.ndarray:
         """Which tokens device memory keeps, [length] bool."""
@@ -142,13 +150,12 @@ class CodedKeys:
         last = max(0, self.length - p.recent) // p.page * p.page
         return (t < first) | (t >= last)
 
-    def page_scores(self, q: np.ndarray, sums: np.ndarray, fmt: DotFormat | None = None) -> np.ndarray:
+    def page_scores(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Scores of all coded pages, FP32 [kv_heads, coded / page].
 
         q : queries [T, heads, head_size], BF16 · sums : of `resident_sum` for each row, FP32 [T, heads]
-        fmt : of the DPE; exact products without it
         """
-        p, (_, heads, size) = self.params, q.shape
+        p, fmt, (_, heads, size) = self.params, self.fmt, q.shape
         check(heads % self.kv_heads == 0, "query heads", heads, f"must be a multiple of kv_heads = {self.kv_heads}")
         out = np.zeros((self.kv_heads, self.coded // p.page), np.float32)
         scale = to_bf16(np.array(1 / sqrt(size)))
@@ -181,37 +188,73 @@ class CodedKeys:
         return out
 
 
-def gain_codes(squares: np.ndarray, numbers: int) -> np.ndarray:
-    """Gains from the sums of the squares of so many numbers, FP32 [N]: uint8 [N], the same on every platform.
+def affine(a: np.ndarray, b: float, c: float | np.ndarray = -0.0) -> np.ndarray:
+    """a b + c, FP32; `b` is a BF16 number."""
+    return fma(a, to_bf16(np.full(a.shape, b)), np.broadcast_to(np.asarray(c, np.float32), a.shape))
 
-    A quarter of an octave of a square is an eighth of one of the gain. So the code is floor(4 log2(square)), less a
-    constant. It saturates at 0 and 63; infinity and NaN have 63.
+
+@dataclass(frozen=True)
+class GainBit:
+    """A bit of a gain: whether a mean square is above `bound`. All are BF16 numbers; a set bit multiplies by them.
+
+    square : what is left of the mean square · middle : middle of the gain's range
     """
-    fraction, exponent = np.frexp(squares.astype(np.float32))  # square = fraction x 2^exponent, fraction from 1/2 on
-    quarters = 4 * (exponent.astype(np.int64) - 1) + (fraction[:, None] >= QUARTERS).sum(axis=1)
-    code = np.where(squares > 0, quarters - floor(4 * log2(numbers)) - 8 * LOWEST, 0)
-    top = (1 << GAIN_BITS) - 1
-    return np.clip(np.where(np.isfinite(squares), code, top), 0, top).astype(np.uint8)
+
+    bound: float
+    square: float
+    middle: float
 
 
-def middle(numbers: int) -> float:
-    """The middle of a gain's range, in eighths of an octave above 2^(c / 8 + LOWEST), for codes of so many numbers."""
-    return 0.5 + floor(4 * log2(numbers)) - 4 * log2(numbers)
+def rounded(x: float) -> float:
+    """x as BF16."""
+    return float(to_bf16(np.array([x]))[0])
+
+
+BITS = [
+    GainBit(*(rounded(2.0**e) for e in (2**k / 4, -(2**k) / 4, 2**k / 8))) for k in reversed(range(GAIN_BITS))
+]  # the highest first
+LOWEST_MIDDLE = rounded(2.0**LOWEST * MIDDLE)
+
+
+def norm(numbers: int) -> float:
+    """What makes the sum of so many squares a mean square, 1 at the smallest gain."""
+    return rounded(4.0**-LOWEST / numbers)
+
+
+def gains_of(x: np.ndarray, fmt: DotFormat | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Gains of the numbers `x` [N, n], BF16: uint8 [N], and the middles of their ranges, BF16 [N]. NaN is large.
+
+    A gain is found bit by bit: is what is left of the mean square above the bit's bound? Then it is multiplied by less.
+    """
+    n, wide = x.shape[1], x.astype(np.float32)
+    none = np.full(x.shape, -0.0, np.float32)
+    squares = to_bf16(smaller(fma(wide, x, none), np.full(x.shape, LARGEST, np.float32)))
+    left = affine(scores(squares[:, None], np.ones((1, n), BF16), 1, fmt)[:, 0, 0], norm(n))
+    gain, middle, none = np.zeros(len(x), np.uint8), np.full_like(left, LOWEST_MIDDLE), np.full_like(left, -0.0)
+    for bit in BITS:
+        above = affine(left, SURE, -bit.bound * SURE)
+        one = smaller(larger(above, np.zeros_like(left)), np.ones_like(left))
+        gain = 2 * gain + (one > 0)
+        left = fma(left, to_bf16(affine(one, bit.square - 1, 1)), none)
+        middle = fma(middle, to_bf16(affine(one, bit.middle - 1, 1)), none)
+    return gain.astype(np.uint8), to_bf16(middle)
 
 
 @cache
-def thresholds(numbers: int) -> np.ndarray:
-    """Magnitudes that part the codes of a number, BF16 [64 gains, 3]: STEP, 2 and 3 STEP times the gain."""
-    gain = np.exp2((np.arange(1 << GAIN_BITS) + middle(numbers)) / 8 + LOWEST)
-    return to_bf16(gain[:, None] * STEP * np.arange(1, 4))
+def limits() -> np.ndarray:
+    """1, 2 and 3 STEPs, FP32 [3], whose last bit is set: their product with a BF16 number is no BF16 number."""
+    return (np.float32(STEP) * np.arange(1, 4, dtype=np.float32)).view(np.uint32).__or__(1).view(np.float32)
 
 
-def quantised(x: np.ndarray, gains: np.ndarray) -> np.ndarray:
-    """Odd numbers -7 to 7 of BF16 numbers `x` [N, numbers] with gains [N], int8; a zero of either sign gives 1."""
-    limits = thresholds(x.shape[1])[gains].astype(np.float32)
-    values = x.astype(np.float32)
-    size = (np.abs(values)[:, :, None] >= limits[:, None]).sum(axis=2)
-    return np.where(values < 0, -2 * size - 1, 2 * size + 1).astype(np.int8)
+def quantised(x: np.ndarray, middles: np.ndarray) -> np.ndarray:
+    """Odd numbers -7 to 7 of BF16 numbers `x` [N, n] with middles of gains [N], int8; zero and NaN give 1."""
+    wide = x.astype(np.float32)
+    size = larger(wide, -wide)
+    g = np.broadcast_to(middles[:, None], x.shape)
+    one, two, three = (fma(np.full(x.shape, -limit), g, size) for limit in limits())
+    upper, lower = two > 0, larger(three, smaller(one, -two)) > 0
+    number = 2 * (2 * upper + lower) + 1
+    return np.where(wide < 0, -number, number).astype(np.int8)
 
 
 @cache

@@ -13,7 +13,7 @@ from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.retrieval import key_matrices
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import FAR, Moments
-from openvrex.papers.policies.coded_pages_policy import Calibrating, one
+from openvrex.papers.policies.coded_pages_policy import ONE, Calibrating
 from openvrex.papers.recall.recall_run import MODELS
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
@@ -48,7 +48,7 @@ def command(
     shape = decoder_shape(decoder)
     moments = [Moments(shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
     lengths = [_gather(decoder, text, tokens, Calibrating(mean, moments, shape)) for text in read]
-    matrices = [own.matrices(numbers, weight, one(numbers)) for own in moments]
+    matrices = [own.matrices(numbers, weight, ONE) for own in moments]
     output = output or Path("build/matrices", f"{model}.npz")
     key_matrices.save(output, matrices, {"model": model, "tokens": lengths, "weight": weight, "mean": mean})
     console.out.print(f"{output}: {shape.layers} layers, {shape.kv_heads} KV heads, {numbers} numbers a code")

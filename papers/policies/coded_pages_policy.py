@@ -11,9 +11,12 @@ from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import Full, FullParams
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
-from openvrex.golden.retrieval.coded_pages import STEP, CodedKeys, PageParams, middle, resident_sum
+from openvrex.golden.retrieval.coded_pages import MIDDLE, STEP, CodedKeys, PageParams, resident_sum
 from openvrex.golden.retrieval.key_matrices import FAR, Moments, load, plain
 from openvrex.golden.retrieval.scores import scores
+
+# Value of the number 1 of a code at gain 2^0: half a quantiser's step, in the middle of the gain's range.
+ONE = STEP / 2 * MIDDLE
 
 
 class CodedPages(Policy):
@@ -33,7 +36,7 @@ class CodedPages(Policy):
         if params.matrices:
             matrices = load(Path(params.matrices), shape.layers, heads, params.numbers, size)
         else:
-            matrices = [plain(heads, params.numbers, size, one(params.numbers))] * shape.layers
+            matrices = [plain(heads, params.numbers, size, ONE)] * shape.layers
         self.layers = [CodedKeys(params, own) for own in matrices]
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -91,8 +94,3 @@ class Calibrating(Full):
             own.add_keys(keys - to_bf16(keys.mean(axis=0)).astype(np.float32))
             self._added[step.layer] = start + self.mean
         return super().select(step)
-
-
-def one(numbers: int) -> float:
-    """Value of the number 1 of a code at gain 2^0: half a quantiser's step, in the middle of the gain's range."""
-    return STEP / 2 * 2 ** (middle(numbers) / 8)

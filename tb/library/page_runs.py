@@ -22,7 +22,7 @@ class PageRun(PlanRun):
     def __init__(self, fmt: LxeFormat, shape: LayerShape, pages: int, params: PageParams, matrices: KeyMatrices):
         plan = PagePlan(shape, fmt, pages, params)
         super().__init__(plan, {"q": plan["q"].size, "table": plan.table.size, "work": plan.work.size})
-        self.keys, self.pages = CodedKeys(params, matrices), 0
+        self.keys, self.pages = CodedKeys(params, matrices, fmt.dot), 0
         for name, array in plan.constants(matrices).items():
             self.put(name, array)
 

@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_definition(shape, page, codes, places):
     for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):
         own.append(to_bf16(rng.standard_normal((coded - own.keys.length, shape.kv_heads, shape.head_size)) * 2 + 1))
         q, sums = asked(own, rng)
-        np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums, FMT.dot))
+        np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums))
         assert own.registers[PAGES] == own.pages
     assert own.pages == own.plan.pages
 
@@ -73,7 +73,7 @@ def test_corners_of_numbers():
     own.append(keys)
     for factor in (1.0, 0.0, 2.0**70):
         q, sums = asked(own, rng, factor)
-        want = own.keys.page_scores(q, sums, FMT.dot)
+        want = own.keys.page_scores(q, sums)
         np.testing.assert_array_equal(own.run(), want)
     assert np.isnan(want).any()
 

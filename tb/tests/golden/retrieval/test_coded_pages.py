@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
-from math import floor, log2, sqrt
+from math import floor, sqrt
 
 import numpy as np
 import pytest
@@ -13,18 +12,20 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval import key_matrices
 from openvrex.golden.retrieval.coded_pages import (
+    BITS,
     LOWEST,
+    MIDDLE,
     SHARPNESS,
     STEP,
     CodedKeys,
     PageParams,
     expanded,
-    gain_codes,
+    gains_of,
+    limits,
     logarithm,
-    middle,
+    norm,
     quantised,
     resident_sum,
-    thresholds,
     words,
 )
 from openvrex.golden.retrieval.key_matrices import KeyMatrices, Moments
@@ -64,12 +65,18 @@ def filled(p: PageParams, seed: int, sizes: list[int]) -> tuple[CodedKeys, np.nd
 def code_of(p: PageParams, rest: np.ndarray, matrix: np.ndarray) -> tuple[list[int], int]:
     """Steps 3 to 5 for one key."""
     x = [to_bf16(np.float64(fp32(dot(rest, row)))) for row in matrix]
-    square = Fraction(float(np.float32(float(sum(Fraction(float(v)) ** 2 for v in x)))))
-    gain = min(63, max(0, floor(4 * log2(square)) - floor(4 * log2(p.numbers)) - 8 * LOWEST)) if square else 0
-    root = 2.0 ** ((gain + middle(p.numbers)) / 8 + LOWEST)
+    squares = [to_bf16(np.float64(v) ** 2) for v in x]
+    left = fp32(Fraction(float(fp32(sum(Fraction(float(v)) for v in squares)))) * Fraction(norm(p.numbers)))
+    gain, middle = 0, np.float32(to_bf16(np.float64(2.0**LOWEST * MIDDLE)))
+    for bit in BITS:
+        gain *= 2
+        if left > bit.bound:
+            gain += 1
+            left = fp32(Fraction(float(left)) * Fraction(bit.square))
+            middle = fp32(Fraction(float(middle)) * Fraction(bit.middle))
     numbers = []
     for v in x:
-        size = sum(abs(float(v)) >= float(to_bf16(np.float64(j * STEP * root))) for j in (1, 2, 3))
+        size = sum(abs(Fraction(float(v))) > Fraction(float(y)) * Fraction(float(to_bf16(middle))) for y in limits())
         numbers.append(-2 * size - 1 if v < 0 else 2 * size + 1)
     return numbers, gain
 
@@ -163,20 +170,52 @@ def test_nothing_to_choose():
 
 @pytest.mark.parametrize("numbers", [1, 5, 18, 64])
 def test_gains_are_eighths_of_octaves(numbers):
-    """A gain's range begins where the mean square reaches a quarter of an octave, and gains rise with the square."""
-    ends = [2.0 ** ((c + middle(numbers) - 0.5) / 4 + 2 * LOWEST) * numbers for c in range(65)]
-    for c, (low, high) in enumerate(pairwise(ends)):
-        inside = np.array([low * 1.0001, sqrt(low * high), high * 0.9999], np.float32)
-        assert gain_codes(inside, numbers).tolist() == [c] * 3
-    corners = np.array([0, 1e-45, ends[0] / 2, ends[-1] * 2, np.inf, np.nan], np.float32)
-    assert gain_codes(corners, numbers).tolist() == [0, 0, 0, 63, 63, 63]
+    """Gains rise with the numbers, an eighth of an octave each, and the middle is in the range or near its ends."""
+    root = 2.0 ** (np.arange(-8, 520) / 64 + LOWEST)
+    x = to_bf16(np.repeat(root[:, None], numbers, axis=1))
+    gains, middles = gains_of(x)
+    exact = np.clip(np.floor(np.log2(x[:, 0].astype(float)) * 8 - 8 * LOWEST), 0, 63)
+    assert (np.diff(gains.astype(int)) >= 0).all()
+    assert set(gains) == set(range(64))
+    # Squares, their mean and the bounds are rounded to BF16, 2^-9 each; a twelfth of a gain is 2^-7.1.
+    assert (np.abs(gains - exact) <= 1).all()
+    inside = np.log2(middles.astype(float)) * 8 - 8 * LOWEST - gains
+    assert ((inside > 0.3) & (inside < 0.7)).all()
 
 
-def test_numbers_change_at_their_thresholds():
-    limits = thresholds(5)[30]
-    below = (limits.view(np.uint16) - 1).view(BF16)
-    x = np.array([[*limits, *-below[:2]], [*below, 0.0, -0.0]], BF16)
-    assert quantised(x, np.array([30, 30])).tolist() == [[3, 5, 7, -1, -3], [1, 3, 5, 1, 1]]
+def test_gains_at_their_corners():
+    x = to_bf16(np.array([0, 1e-45, 1e-39, 2.0**-9, 2.0**6, 2.0**60, np.inf, -np.inf, np.nan]))[:, None]
+    assert gains_of(x)[0].tolist() == [0, 0, 0, 0, 63, 63, 63, 63, 63]
+    assert gains_of(to_bf16(np.full((1, 64), 3e38)))[0].tolist() == [63]
+
+
+def test_numbers_change_at_their_limits():
+    """No BF16 number is on a limit, whatever the gain: so above and not below mean the same."""
+    middles = np.unique(gains_of(to_bf16(2.0 ** (np.arange(-8, 520) / 64 + LOWEST))[:, None])[1])
+    assert len(middles) == 64
+    for middle in middles:
+        near = [to_bf16(np.float64(limit) * float(middle)) for limit in limits()]
+        for size, value in enumerate(near):
+            bits = np.array(value).view(np.uint16)
+            x = np.array([bits - 1, bits, bits + 1], np.uint16).view(BF16)
+            exact = [Fraction(float(v)) - Fraction(float(limits()[size])) * Fraction(float(middle)) for v in x]
+            assert all(exact)
+            want = [2 * (size + (e > 0)) + 1 for e in exact]
+            assert quantised(x[None], np.array([middle], BF16)).tolist() == [want]
+            assert quantised(-x[None], np.array([middle], BF16)).tolist() == [[-w for w in want]]
+    zeros = np.array([[0.0, -0.0, np.nan, np.inf, -np.inf]], BF16)
+    assert quantised(zeros, np.array([1], BF16)).tolist() == [[1, 1, 1, 7, -7]]
+    np.testing.assert_allclose(limits(), STEP * np.arange(1, 4), rtol=2.0**-22)
+
+
+def test_keys_that_are_not_finite():
+    """Gain 0; infinities keep their signs."""
+    own, keys = CodedKeys(SMALL, matrices(1)), np.ones((8, KV_HEADS, SIZE), BF16)
+    keys[3, 0, 2], keys[5, 1, 0] = np.inf, np.nan
+    own.append(keys)
+    assert not own.gains.any()
+    assert set(own.numbers[0].ravel().tolist()) == {-7, 1, 7}
+    assert (own.numbers[1] == 1).all()
 
 
 def test_words_hold_numbers_and_gain():

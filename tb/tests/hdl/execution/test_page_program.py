@@ -48,7 +48,7 @@ def test_scores_of_pages_equal_golden(more):
     for tokens in (0, 4, 12, 16, 32):
         run.append(to_bf16(rng.standard_normal((tokens, 2, 8)) * 2 + 1))
         q, sums = asked(run, rng)
-        want = run.keys.page_scores(q, sums, run.plan.fmt.dot)
+        want = run.keys.page_scores(q, sums)
         for program in run.programs():
             script.add(program, run.registers)
             run.lxe.run(program, run.registers)
