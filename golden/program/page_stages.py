@@ -3,6 +3,8 @@
 `PagePlan` takes the queries of a pass through these stages:
 
 ========  ==========================================================================================================
+code0 ... on an LXE that expands codes: of a KV head's keys that share a mean, the mean and the codes
+          (`golden.program.code_stages`), each time that so many tokens have come
 sums      of each row, the largest resident logit and the sum of the weights
 turn      the row's numbers, less the logarithm of its sum: a word of activations for each place of a code in a word
 rank0 ... the scores of all pages of a KV head, FP32
@@ -46,10 +48,10 @@ from openvrex.golden.arithmetic.vector import Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import add
+from openvrex.golden.program.code_stages import CodeCompiler, Coding
 from openvrex.golden.program.compiler import FREE, FULL, QUERIES, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
-from openvrex.golden.program.layer_stages import LayerCompiler
 from openvrex.golden.program.recipes import BANK, STREAM, Row, exponentials, imm, logarithm, split
 from openvrex.golden.program.sequencer_model import register_values
 from openvrex.golden.program.stage_plan import Plan, Planned, Work
@@ -61,7 +63,7 @@ MORE = Register.LEFT  # the same behind the first pair of steps
 AT_ONCE = 4  # rows of scores that banks hold for `sums`
 
 
-class PageCompiler(LayerCompiler):
+class PageCompiler(CodeCompiler):
     """Writes the stages of a `PagePlan`."""
 
     plan: "PagePlan"
@@ -258,6 +260,10 @@ class PagePlan(Plan):
             ("ones", (2 * self.places, n)),
         ):
             self.table.add(name, dims, BF16)
+        if self.coded:
+            self.coding = Coding(fmt, params, size)
+            for constant in self.coding.arrays(heads, size):
+                self.table.add(*constant)
         for name, dims, dtype in (
             ("scores", (heads * rows, shape.recent), np.float32),
             ("mask", (rows, shape.recent), BF16),
@@ -271,8 +277,10 @@ class PagePlan(Plan):
         self.stages = list(self._stages())
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
-        ranks = [Planned(f"rank{g}", partial(c.rank, g)) for g in range(self.shape.kv_heads)]
-        return [Planned("sums", c.sums), Planned("turn", c.turn_queries), *ranks]
+        heads = range(self.shape.kv_heads)
+        codes = [Planned(f"code{g}", partial(c.code, g), self.coded) for g in heads]
+        ranks = [Planned(f"rank{g}", partial(c.rank, g)) for g in heads]
+        return [*codes, Planned("sums", c.sums), Planned("turn", c.turn_queries), *ranks]
 
     def cost(self, pages: int) -> Work:
         """The work of `rank0`, the scores of a KV head, with so many pages."""
@@ -287,7 +295,7 @@ class PagePlan(Plan):
             turn[:, at : at + self.numbers] = matrices.query
             for half in range(2):
                 ones[2 * place + half, place * width + self.numbers + half] = 1
-        return {"turn_weight": turn, "ones": ones}
+        return {"turn_weight": turn, "ones": ones} | (self.coding.constants(matrices) if self.coded else {})
 
     def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
         """Codes of a KV head's tokens [N, numbers] with gains [N], whole pages, as its part of the array `codes`."""

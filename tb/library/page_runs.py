@@ -1,11 +1,14 @@
 """The index of coded pages on a golden LXE, alone: from queries and resident scores to scores of pages in memory."""
 
+from functools import cached_property
+
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import fma
+from openvrex.golden.program.code_stages import CODES, KEYS, MEAN
 from openvrex.golden.program.isa import Instruction, LxeFormat, encode
-from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.page_stages import PAGES, PagePlan
 from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, resident_sum
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
@@ -21,23 +24,53 @@ class PageRun(PlanRun):
 
     def __init__(self, fmt: LxeFormat, shape: LayerShape, pages: int, params: PageParams, matrices: KeyMatrices):
         plan = PagePlan(shape, fmt, pages, params)
-        super().__init__(plan, {"q": plan["q"].size, "table": plan.table.size, "work": plan.work.size})
+        own = plan["q"].size + 2 * params.mean * shape.entry  # queries, and entries behind them
+        super().__init__(plan, {"q": own, "table": plan.table.size, "work": plan.work.size})
         self.keys, self.pages = CodedKeys(params, matrices, fmt.dot), 0
+        self._open = np.zeros((0, shape.kv_heads, shape.head_size), BF16)  # keys without a mean
         for name, array in plan.constants(matrices).items():
             self.put(name, array)
 
     def append(self, k: np.ndarray) -> None:
-        """Code keys [T, kv_heads, head_size], BF16, and write what is complete to memory."""
+        """Take keys [T, kv_heads, head_size], BF16. Means and codes of those that are complete come to memory: by the
+        program, or as golden has them where there is none.
+        """
         own, p = self.keys, self.plan
+        before = own.coded // p.mean
+        self._open = np.concatenate([self._open, k])
         own.append(k)
-        codes, means = self.get("codes"), self.get("means")
-        for g in range(own.kv_heads):
-            codes[g] = p.pack(own.numbers[g], own.gains[g])
-            means[g, : own.means.shape[1]] = own.means[g]
-        self.put("codes", codes)
-        self.put("means", means)
+        if p.coded:
+            for number in range(before, own.coded // p.mean):
+                block, self._open = np.split(self._open, [p.mean])
+                self.code(number, block)
+        else:
+            self.put("codes", np.stack([p.pack(*of) for of in zip(own.numbers, own.gains, strict=True)]))
+            means = self.get("means")
+            means[:, : own.means.shape[1]] = own.means
+            self.put("means", means)
         self.pages = own.coded // p.page
         self.registers[PAGES] = self.pages
+
+    def code(self, number: int, block: np.ndarray) -> None:
+        """Execute the programs that code the keys of mean `number`, [mean, kv_heads, head_size]."""
+        p, s, at = self.plan, self.plan.shape, self.registers
+        codes, means = p["codes"], p["means"]
+        at[KEYS] = at[Register.OUT] + p["q"].size
+        at[CODES] = at[codes.base] + codes.offset + number * p.mean * codes.shape[-1] * 2
+        at[MEAN] = at[means.base] + means.offset + number * s.head_size * 2
+        entries = np.zeros((p.mean, s.entry), BF16)
+        entries[:, : s.entry // 2] = block.reshape(p.mean, -1)
+        self.memory.put(at[KEYS], entries)
+        for program in self._coding:
+            self.execute(program)
+
+    @cached_property
+    def _coding(self) -> list[list[Instruction]]:
+        return self.plan.programs("code0", f"code{self.plan.shape.kv_heads - 1}")
+
+    def execute(self, program: list[Instruction]) -> None:
+        """Execute a program on golden."""
+        self.lxe.run(program, self.registers)
 
     def ask(self, q: np.ndarray, resident: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Write queries [T, heads, size] and the scores of resident keys [n, kv_heads, size]; the sums to expect.
@@ -62,14 +95,13 @@ class PageRun(PlanRun):
         return parts.swapaxes(0, 1).reshape(s.kv_heads * s.rows, -1)
 
     def programs(self, first: str | None = None, last: str | None = None) -> list[list[Instruction]]:
-        """The programs of some stages, of all if not given."""
-        names = [stage.name for stage in self.plan.stages]
-        return self.plan.programs(first or names[0], last or names[-1])
+        """The programs of some stages, from the sums of rows to the scores of pages if not given."""
+        return self.plan.programs(first or "sums", last or f"rank{self.plan.shape.kv_heads - 1}")
 
     def run(self) -> np.ndarray:
         """Execute the programs on golden: the scores of the coded pages, FP32 [kv_heads, coded / page]."""
         for program in self.programs():
-            self.lxe.run(program, self.registers)
+            self.execute(program)
         return self.get("ranks")[:, : self.pages]
 
     def cycles(self, p: CoreParams, latency: int, stage: str) -> int:

@@ -152,7 +152,9 @@ MADE: dict[str, Callable[[], Programs]] = {
     "steered mosaic": lambda: mosaic(replace(FMT, to_register=True)),
     "frames": frames,
     "pages": lambda: of(PagePlan(replace(SHAPE, recent=8), FMT, 16, PAGES)),
-    "pages of codes": lambda: of(PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2), 16, PAGES)),
+    "pages of codes": lambda: of(
+        PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2, depth=64, w_depth=128), 16, PAGES)
+    ),
     "rows": rows,
     "large layer": lambda: of(LayerPlan(LLAMA, CORE)),
     "large core": lambda: of(CorePlan(LLAMA, CORE, RetrievalShape(clusters=1024, ahead=1))),

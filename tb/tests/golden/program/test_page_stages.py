@@ -1,4 +1,4 @@
-"""Scores of coded pages on a golden LXE: bit for bit those of `golden.retrieval.coded_pages`."""
+"""Codes of keys and scores of pages on a golden LXE: bit for bit those of `golden.retrieval.coded_pages`."""
 
 from dataclasses import replace
 
@@ -27,6 +27,7 @@ def run(shape: LayerShape = SHAPE, p: PageParams = PAGE, pages: int = 64, fmt: L
     return PageRun(fmt, shape, pages, p, KeyMatrices(*own))
 
 
+CODING = {"depth": 64, "w_depth": 32}  # room to code keys
 ONE_ROW = replace(SHAPE, tokens=1, heads=1, kv_heads=1, recent=16)
 MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as many as a bank has words; two words a head
 
@@ -51,7 +52,7 @@ MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as ma
 )
 def test_scores_are_those_of_the_definition(shape, page, codes, places):
     """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
-    own = run(shape, page, fmt=replace(FMT, codes=codes))
+    own = run(shape, page, fmt=replace(FMT, codes=codes, **CODING) if codes else FMT)
     assert own.plan.places == places
     rng, n = np.random.default_rng(3), FMT.lanes
     ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
@@ -61,11 +62,60 @@ def test_scores_are_those_of_the_definition(shape, page, codes, places):
         np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums))
         assert own.registers[PAGES] == own.pages
     assert own.pages == own.plan.pages
+    same_codes(own)
 
 
-def test_corners_of_numbers():
+def same_codes(own: PageRun) -> None:
+    """Means and codes in memory are golden's, byte by byte."""
+    for name, want in (
+        ("means", own.keys.means),
+        ("codes", [own.plan.pack(*of) for of in zip(own.keys.numbers, own.keys.gains, strict=True)]),
+    ):
+        for g, rows in enumerate(want):
+            got = own.get(name)[g, : len(rows)]
+            np.testing.assert_array_equal(got.view(np.uint16), rows.view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("codes", "lanes", "mean", "head", "tiles", "batch"),
+    [
+        (5, 16, 16, 32, 4, 4),
+        (20, 32, 8, 32, 4, 4),
+        (18, 32, 8, 64, 2, 8),
+        (18, 64, 32, 128, 1, 16),
+        (2, 4, 4, 4, 16, 1),
+    ],
+)
+def test_codes_of_keys(codes, lanes, mean, head, tiles, batch):
+    """Every gain and every number; keys that equal their mean, that are infinite, NaN, very large and very small."""
+    fmt = replace(FMT, lanes=lanes, codes=codes, depth=128, w_depth=128)
+    shape = replace(SHAPE, head_size=head, tokens=1, recent=lanes)
+    p = replace(PAGE, numbers=codes, mean=mean, page=2)
+    own, rng = run(shape, p, max(64, 2 * lanes), fmt), np.random.default_rng(6)
+    assert (own.plan.coding.tiles, own.plan.coding.batch) == (tiles, batch)
+    tokens = own.plan.pages * p.page
+    # Keys that rise from token to token, in both signs: so means are small beside them.
+    keys = rng.standard_normal((tokens, 2, head)) * np.exp2(np.linspace(-6, 6, tokens))[:, None, None]
+    own.append(to_bf16(keys * rng.choice([-1, 1], (tokens, 1, 1))))
+    same_codes(own)
+    assert len(np.unique(own.keys.gains)) > 30
+    assert set(own.keys.numbers.ravel().tolist()) == set(range(-7, 8, 2))
+    odd = run(shape, p, 2 * max(lanes, 8 * mean), fmt)
+    keys = to_bf16(rng.standard_normal((8 * mean, 2, head)))
+    keys[:mean], keys[3 * mean : 4 * mean], keys[4 * mean : 5 * mean] = 1, 0, -0.0
+    keys[mean, 0, 3], keys[2 * mean, 1, 2] = np.inf, np.nan
+    keys[5 * mean : 6 * mean] *= BF16(2.0**120)
+    keys[6 * mean : 7 * mean] *= BF16(2.0**-120)
+    odd.append(keys)
+    same_codes(odd)
+    assert {0, 63} <= set(odd.keys.gains.ravel().tolist())
+    assert not simulate(odd.plan.program("code0", "code1"), odd.registers, fmt).problems()
+
+
+@pytest.mark.parametrize("codes", [0, 5])
+def test_corners_of_numbers(codes):
     """Keys that equal their mean, infinite and NaN keys, queries of zeros: in codes, means and scores."""
-    own, rng = run(), np.random.default_rng(4)
+    own, rng = run(fmt=replace(FMT, codes=codes, **CODING)), np.random.default_rng(4)
     keys = to_bf16(rng.standard_normal((256, 2, 16)))
     keys[:16] = 1
     keys[17, 0, 3], keys[40, 1, 2] = np.inf, np.nan
@@ -79,8 +129,8 @@ def test_corners_of_numbers():
 
 
 def test_the_program_is_ordered_by_semaphores_alone():
-    for pages, codes in ((0, 0), (3, 0), (40, 5), (64, 0), (64, 5)):
-        fmt = replace(FMT, codes=codes)
+    for pages, codes in ((0, 5), (3, 0), (40, 5), (64, 0)):
+        fmt = replace(FMT, codes=codes, **CODING)
         own, rng = run(fmt=fmt), np.random.default_rng(5)
         own.append(to_bf16(rng.standard_normal((pages * 4, 2, 16))))
         asked(own, rng)

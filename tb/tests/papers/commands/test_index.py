@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.program.code_stages import CODES, KEYS, MEAN
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.page_stages import PAGES as CODED
 from openvrex.golden.retrieval.coded_pages import PageParams
@@ -92,8 +93,11 @@ def test_the_page_says_what_scores_cost_a_core():
         cycles.append(run.cycles(core, 100, "rank0"))
     step = (cycles[1] - cycles[0]) / 16
     more = run.cycles(core, 100, "sums") + run.cycles(core, 100, "turn")
+    run.registers |= {int(KEYS): 0, int(CODES): 0, int(MEAN): 0}
+    coding = run.cycles(core, 100, "code0")
     section = (ROOT / "docs/papers/recall.md").read_text().partition("## Coded pages")[2].partition("\n## ")[0]
     flat = " ".join(section.split())
+    assert f"Coding 256 keys takes {coding:,} cycles" in flat
     assert f"in {step:.0f} cycles, if memory answers after 100, of which the DPE works 400" in flat
     assert f"turned queries, takes {more:,} more" in flat
     assert run.plan.cost(512).chunks == 400 * 512 * 8 / 512
