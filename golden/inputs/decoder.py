@@ -124,6 +124,7 @@ class Decoder:
     `papers.recall.gemma3` derives another model from it.
     """
 
+    name = "smollm2"
     heads, kv_heads, head_size, width = 9, 3, 64, 576
     n_layers = N_LAYERS  # of the whole model
     positions = 8192  # that the model was trained on

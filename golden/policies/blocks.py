@@ -25,6 +25,7 @@ class Shape:
     head_size: int  # numbers of a head
     frequencies: tuple[tuple[float, ...], ...] | None = None  # radians a position, [layers][head_size / 2]
     epsilon: float | None = None  # of the RMS norms
+    model: str = ""  # name of the decoder (`golden.inputs.decoder.Decoder.name`); empty where it is not known
 
     def __post_init__(self):
         for name in ("layers", "heads", "kv_heads", "head_size"):

@@ -266,7 +266,8 @@ def decoder_shape(decoder: Decoder) -> Shape:
     """The shape that a policy serves: a decoder's loaded layers, without local ones."""
     layers = sum(decoder.window(layer) is None for layer in range(len(decoder.layers)))
     turns = (tuple(decoder.frequencies),) * layers
-    return Shape(layers, decoder.heads, decoder.kv_heads, decoder.head_size, turns, float(decoder.epsilon))
+    sizes = decoder.heads, decoder.kv_heads, decoder.head_size
+    return Shape(layers, *sizes, turns, float(decoder.epsilon), decoder.name)
 
 
 def shape_of(trace: Trace) -> Shape:

@@ -91,7 +91,7 @@ class Moments:
 
 
 def save(path: Path, layers: list[KeyMatrices], provenance: dict[str, Any]) -> None:
-    """Write the matrices of all layers, with where they come from."""
+    """Write the matrices of all layers, with where they come from: at least the name of the `model`."""
     arrays = {
         name: np.stack([getattr(m, name).view(np.uint16) for m in layers]) for name in ("code", "query")
     }  # BF16 as its bits: NumPy's files know no BF16
@@ -99,13 +99,18 @@ def save(path: Path, layers: list[KeyMatrices], provenance: dict[str, Any]) -> N
         np.savez_compressed(file, **arrays, provenance=np.array(json.dumps(provenance)))  # type: ignore[arg-type]
 
 
-def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int) -> list[KeyMatrices]:
-    """The matrices of a file of `save`. Raises `ParamError` if it is not one, or not one for this model and code."""
+def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model: str = "") -> list[KeyMatrices]:
+    """The matrices of a file of `save`. Raises `ParamError` if it is not one, or not one for this model and code.
+
+    model : name of the decoder; empty where it is not known, and then only the sizes are compared
+    """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             code, query = (file[name] for name in ("code", "query"))
+            own = json.loads(str(file["provenance"]))["model"]
     except (OSError, EOFError, TypeError, ValueError, KeyError, BadZipFile) as e:
         raise ParamError(f"matrices={str(path)!r}: not a file of 'vrex papers calibrate': {e}") from None
+    check(not model or own == model, "matrices", str(path), f"is of {own}, not of {model}: {MEND}")
     want = layers, kv_heads, numbers, size
     for a in (code, query):
         fits, finite = a.shape == want and a.dtype == np.uint16, (a & 0x7F80 != 0x7F80).all()

@@ -187,7 +187,6 @@ class Loader(Unit):
             at.to_w.eq((work.target == LoadTo.W) | at.column),
             at.to_x.eq(work.target == LoadTo.X),
             at.to_v.eq(work.target == LoadTo.VECTOR),
-            at.row_last.eq(at.word == work.words),
             at.last.eq(at.row_last & (at.rows == 0)),
             at.addr.eq(at.base + at.word),
             at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
@@ -196,7 +195,7 @@ class Loader(Unit):
             with m.If(work.once):
                 m.d.comb += at.last.eq(1)
             with m.If(work.coded):  # each part finds its own place
-                m.d.comb += [at.row_last.eq(1), at.outside.eq(work.bad)]
+                m.d.comb += at.outside.eq(work.bad)
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Takes a beat if its word has a place, or drops it after `stop`."""
@@ -391,7 +390,10 @@ class _Work:
         self.to_x = Signal()
         self.to_v = Signal()
         self.column = Signal()
-        self.row_last = Signal()  # the word is its row's last
+        # The word is its row's last. A row of codes is one word.
+        self.row_last = (
+            self.word == Mux(self.work.coded, 0, self.work.words) if p.lxe.codes else (self.word == self.work.words)
+        )
         self.last = Signal()  # the word is the instruction's last
         self.outside = Signal()  # the word is outside its scratchpad
 

@@ -78,9 +78,10 @@ class Storer(Unit):
 
     Latency: a burst and its first beat are offered 2 cycles after its instruction is taken, 1 after its word is there.
         Exact in `sim.units.storer_time.StorerTime`.
-    Throughput: a beat, or a word to X or the DRE, every cycle, also across rows and instructions, while they are taken
-        and `lxe.bursts` bursts cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from the last beat
-        to the response, 495 at the `core` preset with bursts of 16 beats. A skipped instruction takes a cycle.
+    Throughput: a beat, a word of signs, or a word to X or the DRE, every cycle, also across rows and instructions,
+        while they are taken and `lxe.bursts` bursts cover the memory's latency: n beats each, (bursts - 1) * n - 1
+        cycles from the last beat to the response, 495 at the `core` preset with bursts of 16 beats. A skipped
+        instruction takes a cycle.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: `golden.program.isa`; V-Rex section V-A (LXE).
     """
@@ -113,7 +114,9 @@ class Storer(Unit):
         """Formulas for the manifest."""
         return {
             "burst_latency": "2 from an instruction, 1 from a word, to the burst and its first beat",
-            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, 1 a word to X or the DRE",
+            "interval": f"{word_beats(p)} cycles a word, {2 * word_beats(p)} a wide one, "
+            + (f"{SIGNS} a word of signs, " if p.lxe.codes else "")
+            + "1 a word to X or the DRE",
         }
 
     def elaborate(self, platform):

@@ -34,7 +34,7 @@ class CodedPages(Policy):
         super().__init__(params, shape)
         heads, size = shape.kv_heads, shape.head_size
         if params.matrices:
-            matrices = load(Path(params.matrices), shape.layers, heads, params.numbers, size)
+            matrices = load(Path(params.matrices), shape.layers, heads, params.numbers, size, shape.model)
         else:
             matrices = [plain(heads, params.numbers, size, ONE)] * shape.layers
         self.layers = [CodedKeys(params, own) for own in matrices]

@@ -84,6 +84,7 @@ class Gemma3(Decoder):
 
     heads, kv_heads, head_size, width = 4, 1, 256, 640
     n_layers, positions, file = 18, 32768, MODEL
+    name = "gemma3"
     architecture, end_token = "gemma3", "<eos>"
     period, local_tokens, local_base = 6, 512, 1e4
 

@@ -63,6 +63,7 @@ def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:
 class PlainDecoder(Decoder):
     """The same decoder in FP32, as `golden.inputs.decoder` computes it."""
 
+    name = ""
     heads, kv_heads, head_size, width = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_size, SHAPE.width
 
     def __init__(self, own: Weights, n_tokens: int):

@@ -290,11 +290,17 @@ def test_a_file_of_matrices(tmp_path):
     for a, b in zip(own, key_matrices.load(path, 2, KV_HEADS, 5, SIZE), strict=True):
         np.testing.assert_array_equal(a.code, b.code)
         np.testing.assert_array_equal(a.query, b.query)
+    key_matrices.load(path, 2, KV_HEADS, 5, SIZE, "none")
+    with pytest.raises(ParamError, match="is of none, not of smollm2: make it with 'vrex papers calibrate'"):
+        key_matrices.load(path, 2, KV_HEADS, 5, SIZE, "smollm2")
     with pytest.raises(ParamError, match=r"is for \[2, 2, 5, 16\] layers.* not \[3, 2, 5, 16\]"):
         key_matrices.load(path, 3, KV_HEADS, 5, SIZE)
     own[0].query[0, 0, 0] = np.inf
-    key_matrices.save(path, own, {})
+    key_matrices.save(path, own, {"model": "none"})
     with pytest.raises(ParamError, match="infinity"):
+        key_matrices.load(path, 2, KV_HEADS, 5, SIZE)
+    key_matrices.save(path, own, {})
+    with pytest.raises(ParamError, match="not a file of 'vrex papers calibrate'"):
         key_matrices.load(path, 2, KV_HEADS, 5, SIZE)
     for text in (b"", b"PK\3\4 not a file", b"1 2 3"):
         path.write_bytes(text)
