@@ -31,6 +31,7 @@ def shown(i: int, gop: int, image: int, blocks: np.ndarray | None = None) -> Fra
 class Small:
     """A decoder of random weights with residual layers; rotary by complex numbers."""
 
+    name = ""
     heads, kv_heads, head_size, end, epsilon = 4, 2, 8, 0, 1e-5
     frequencies = frequencies(100.0, 8)
 
