@@ -310,8 +310,9 @@ class Loader(Unit):
         m.submodules.expander = expander = CodeExpander(self.codes)
         part = Signal.like(word.more)
         goes = comb(m, "part_goes", out.full & out.went)
+        codes = comb(m, "codes", out.numbers, 16 * self.codes.lanes)
         m.d.comb += [
-            expander.i.as_value().eq(out.numbers.word_select(part[: bits_for(self.codes.many)], size)),
+            expander.i.as_value().eq(codes.word_select(part[: bits_for(self.codes.many)], size)),
             out.ends.eq(part == word.more),
         ]
         addr, outside = self._place_part(m, out, goes & word.coded)
