@@ -8,14 +8,14 @@ A bit of a code is the sign of a number in a lane. So each bit has a lane of its
 token, the tiles. The DPE makes a difference's number anew for each lane of `numbers` that needs it: its matrix has the
 rows of the code matrix three times, and rows of zeros behind them.
 
-=====================  =======================================================  =======================================
-bits of a code         the lane is above zero where                             golden
-=====================  =======================================================  =======================================
-signs                  -x > 0                                                   x < 0
-upper                  |x| - 2 STEP g > 0                                       `upper` in `quantised`
-lower                  max(|x| - 3 STEP g, min(|x| - STEP g, 2 STEP g - |x|))   `lower`
-gain                   1 if the bit is set                                      `gains_of`
-=====================  =======================================================  =======================================
+==============  ======================================================  ==============================
+bits of a code  set where this is above zero, the number of the lane    golden
+==============  ======================================================  ==============================
+signs           -x                                                      a negative number, `quantised`
+upper           |x| - 2 STEP g                                          `upper` in `quantised`
+lower           max(|x| - 3 STEP g, min(|x| - STEP g, 2 STEP g - |x|))  `lower` in `quantised`
+gain            1 or 0                                                  `gains_of`
+==============  ======================================================  ==============================
 
 One formula serves all lanes, as constants of a lane are 0 where they do not count: with its factor S, 1 or -1,
 
@@ -61,7 +61,6 @@ class CodeSizes(Sizes, Protocol):
     """What `CodeCompiler` reads of its plan (`golden.program.page_stages.PagePlan`)."""
 
     mean: int  # tokens that share a mean
-    numbers: int  # of a code
     period: int  # words of a key
     coding: "Coding"
 

@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from openvrex.golden.program.isa import StoreTo
+from openvrex.golden.program.isa import SIGNS, StoreTo
 from openvrex.hdl.emit import Emitted
 from openvrex.sim.units.storer_time import StorerTime
 from openvrex.tb.library.runner import emit
@@ -187,6 +187,17 @@ def check_full_rate(size):
     assert got[1]["most"] == p.lxe.bursts
     for n, g in zip((1, covered, covered + 1), got, strict=True):
         assert [t - g["taken"][0] for t, _ in g["beats"]] == StorerTime(p, n).run(program).beats
+
+
+def check_signs_at_full_rate():
+    """Words of signs come one a cycle, also across beats, bursts, rows and instructions."""
+    p = params(SIZES["codes"])
+    word = 2 * p.dpe.n_w
+    program = [transfer(StoreTo.MEMORY, n * PAGE, 3, 6, stride=8 * word, step=1) for n in range(3)]
+    [got] = run("codes", [case("codes", program, latency=(1, 1))])
+    cycles = got["words"]
+    assert len(cycles) == 3 * 3 * 6 * SIGNS
+    assert cycles[-1] - cycles[0] + 1 == len(cycles)
 
 
 BAD_SETS = [{"rows": 2}, {"rows": 1 << 15}, {"words": 2}, {"words": 1 << 11}]

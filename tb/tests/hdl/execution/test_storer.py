@@ -12,6 +12,7 @@ from openvrex.tb.checks.storer_checks import (
     check_full_rate,
     check_long_instructions,
     check_reset_in_flight,
+    check_signs_at_full_rate,
     emitted,
     faulty,
     run,
@@ -42,6 +43,10 @@ def test_cycles_equal_the_time_view(size):
 @pytest.mark.parametrize("size", by_day(["tiny", "core"], "tiny"))
 def test_full_rate(size):
     check_full_rate(size)
+
+
+def test_signs_at_full_rate():
+    check_signs_at_full_rate()
 
 
 def test_a_response_waits_for_what_was_stored_before_its_burst():
