@@ -58,21 +58,22 @@ DIFFERENCES, SQUARES, MULTIPLIED = range(10, 13)
 
 
 class CodeSizes(Sizes, Protocol):
-    """What `CodeCompiler` reads of its plan (`golden.program.page_stages.PagePlan`)."""
+    """What `CodeCompiler` reads of its plan."""
 
-    mean: int  # tokens that share a mean
-    period: int  # words of a key
     coding: "Coding"
 
 
 class Coding:
     """Sizes of the coding of keys: words of signs of a code (`tiles`), tokens of a batch, constants of the lanes.
 
+    tokens : that share a mean · period : words of a key
+
     Raises `ParamError` for sizes that do not fit the format.
     """
 
     def __init__(self, fmt: LxeFormat, params: PageParams, size: int):
         n, self.numbers, self.period = fmt.lanes, params.numbers, size // fmt.lanes
+        self.tokens = params.mean
         bits = 8 * CodeWords(n, params.numbers).code_bytes
         check(n <= bits, "lanes", n, f"must be at most {bits}, the bits of a code: it is whole words of signs")
         self.tiles, self.lanes = bits // n, n
@@ -112,13 +113,15 @@ class Coding:
         main = np.select([third == 1, third == 2], [two, three], 0)
         low, high = (np.where(third == 2, x, 0) for x in (one, two))
         highest = 3 * numbers + GAIN_BITS - 1
-        return {
+        found = {
             "code_weight": weight,
             "counted": np.arange(n) < numbers,
             "factors": np.where(third == 0, -1, 1),
             "gain_bits": np.stack([bits == highest - k for k in range(GAIN_BITS)]),
             "limits": np.stack([main, low, high]),
         }
+        arrays = self.arrays(len(weight), weight.shape[2])
+        return {name: found[name].astype(dtype).reshape(shape) for name, shape, dtype in arrays}
 
 
 class CodeCompiler(LayerCompiler):
@@ -128,17 +131,18 @@ class CodeCompiler(LayerCompiler):
 
     def code(self, g: int) -> None:
         """Store the mean of a KV head's keys, and their codes."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        own = p.coding
+        s, p, own, n = self.shape, self.plan, self.plan.coding, self.fmt.lanes
         weights = own.tiles * n
-        to = {"to": 0, "step": p.period}
-        self.load(p["code_weight"], g * weights * s.head_size, weights, p.period, s.head_size, LoadTo.W, (FREE,), **to)
+        to = {"to": 0, "step": own.period}
+        self.load(
+            p["code_weight"], g * weights * s.head_size, weights, own.period, s.head_size, LoadTo.W, (FREE,), **to
+        )
         for k in range(own.tiles):
             hands = (FULL,) if k == own.tiles - 1 else ()
-            self.load(p["counted"], 0, n, 1, 0, LoadTo.W, (), hands, to=own.tiles * p.period + k)
+            self.load(p["counted"], 0, n, 1, 0, LoadTo.W, (), hands, to=own.tiles * own.period + k)
         self.average(g)
         self.fence(Opcode.MUL, wait=(FULL,), signal=(MULTIPLIED,))
-        for first in range(0, p.mean, own.batch):
+        for first in range(0, own.tokens, own.batch):
             self.differences(g, first)
             self.numbers_and_squares()
             self.gains()
@@ -152,38 +156,38 @@ class CodeCompiler(LayerCompiler):
 
     def entries_of(self, g: int, first: int, tokens: int) -> None:
         """LOAD keys to the VPE."""
-        s, p = self.shape, self.plan
-        entries = Array("keys", 0, (p.mean, s.entry), BF16, KEYS)
-        self.load(entries, first * s.entry + g * s.head_size, tokens, p.period, s.entry, LoadTo.VECTOR)
+        s, own = self.shape, self.plan.coding
+        entries = Array("keys", 0, (own.tokens, s.entry), BF16, KEYS)
+        self.load(entries, first * s.entry + g * s.head_size, tokens, own.period, s.entry, LoadTo.VECTOR)
 
     def average(self, g: int) -> None:
         """The mean of the keys, to bank C and to memory."""
-        p, at = self.plan, self.plan.coding.mean
-        self.vector(p.period, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=at)
-        for token in range(p.mean):
+        own, at = self.plan.coding, self.plan.coding.mean
+        self.vector(own.period, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=at)
+        for token in range(own.tokens):
             self.entries_of(g, token, 1)
-            self.vector(p.period, Queue.LOAD, a=STREAM, c=BANK, addr_c=at, write=Bank.A | Bank.C, addr_d=at)
-        share = {"imm_b": imm(1 / p.mean), "post": Post.ROUND}
-        self.vector(p.period, a=BANK, addr_a=at, **share, write=Bank.B | Bank.C, addr_d=at)
-        means = Array("means", 0, p["means"].shape, BF16, MEAN)
-        self.give(means, g * means.shape[1] * means.shape[2], p.period, at)
+            self.vector(own.period, Queue.LOAD, a=STREAM, c=BANK, addr_c=at, write=Bank.A | Bank.C, addr_d=at)
+        share = {"imm_b": imm(1 / own.tokens), "post": Post.ROUND}
+        self.vector(own.period, a=BANK, addr_a=at, **share, write=Bank.B | Bank.C, addr_d=at)
+        means = Array("means", 0, self.plan["means"].shape, BF16, MEAN)
+        self.give(means, g * means.shape[1] * means.shape[2], own.period, at)
 
     def differences(self, g: int, first: int) -> None:
         """The keys of a batch less their mean, to X."""
-        p, own = self.plan, self.plan.coding
-        words = own.batch * p.period
+        own = self.plan.coding
+        words = own.batch * own.period
         self.entries_of(g, first, own.batch)
-        less = {"c": BANK, "addr_c": own.mean, "span_c": p.period.bit_length() - 1, "negate_c": 1}
+        less = {"c": BANK, "addr_c": own.mean, "span_c": own.period.bit_length() - 1, "negate_c": 1}
         self.vector(words, Queue.LOAD, a=STREAM, **less, post=Post.ROUND, write=Bank.B)
         self.out(words)
-        size = {"rows": own.batch - 1, "words": p.period - 1, "to": 0, "step": p.period}
+        size = {"rows": own.batch - 1, "words": own.period - 1, "to": 0, "step": own.period}
         self._emit(Opcode.STORE, target=StoreTo.X, **size, **semaphores((MULTIPLIED,), (DIFFERENCES,)))
 
     def numbers_and_squares(self) -> None:
         """C = m of each lane, and the squares of the numbers to X and on to the DPE."""
-        p, own, n = self.plan, self.plan.coding, self.fmt.lanes
+        own, n = self.plan.coding, self.fmt.lanes
         size = {"rows": own.batch - 1, "tiles": own.tiles - 1, "keep": n - 1, "start": 1, "end": 1}
-        one = {"w": 0, "x": 0, "chunks": p.period - 1, "x_step": p.period}
+        one = {"w": 0, "x": 0, "chunks": own.period - 1, "x_step": own.period}
         self._emit(Opcode.MUL, **size, **one, **semaphores((DIFFERENCES,), ()))
         self.vector(SIGNS, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B | Bank.C)
         self.vector(SIGNS, a=BANK, b=BANK, write=Bank.A, addr_d=own.second)
@@ -192,7 +196,7 @@ class CodeCompiler(LayerCompiler):
         self.out(SIGNS)
         to = {"words": SIGNS - 1, "to": own.squares}
         self._emit(Opcode.STORE, target=StoreTo.X, **to, **semaphores((), (SQUARES,)))
-        two = {"w": own.tiles * p.period, "x": own.squares, "x_step": own.tiles}
+        two = {"w": own.tiles * own.period, "x": own.squares, "x_step": own.tiles}
         self._emit(Opcode.MUL, **size, **two, **semaphores((SQUARES,), (MULTIPLIED,)))
         self.constants("factors", 0)
         self.vector(SIGNS, Queue.LOAD, a=BANK, b=STREAM, write=Bank.A)

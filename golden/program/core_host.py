@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openvrex.golden.function_params import ReSVParams, check
-from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan
+from openvrex.golden.program.core_compiler import LEVEL, CorePlan
 from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.layers_in_memory import LayersInMemory, MemoryMap

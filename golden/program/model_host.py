@@ -46,6 +46,7 @@ from openvrex.golden.program.lxe_model import LxeError, Memory, Result
 from openvrex.golden.program.share_plan import shared_space
 from openvrex.golden.program.system_host import SystemHost
 from openvrex.golden.retrieval.dre_model import DreSizes
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
 HEAD = "head"  # the phase behind the last layer
 
@@ -55,7 +56,7 @@ class Weights:
     """A decoder's weights.
 
     layers : of each layer, as `golden.inputs.decoder` keeps them
-    planes : hyperplanes [n_hp, KV heads * head size] of each layer
+    matrices : of each layer's retrieval: hyperplanes [n_hp, KV heads * head size], or those of coded pages
     norm : of the last norm, [width]
     embeddings : [vocabulary, width]
     turns : radians that a position adds to the angle of each rotary pair, [head size / 2]
@@ -63,7 +64,7 @@ class Weights:
     """
 
     layers: Sequence[dict[str, np.ndarray]]
-    planes: Sequence[np.ndarray]
+    matrices: Sequence[np.ndarray | KeyMatrices]
     norm: np.ndarray
     embeddings: np.ndarray
     turns: np.ndarray
@@ -134,7 +135,7 @@ class ModelHost:
             fmt,
             retrieval,
             weights.layers,
-            weights.planes,
+            weights.matrices,
             params,
             sizes,
             cores=1,

@@ -38,8 +38,7 @@ K * m where a loader with `lxe.codes` reads each once.
 
 from collections.abc import Callable
 from functools import partial
-from math import sqrt
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,38 +47,45 @@ from openvrex.golden.arithmetic.vector import Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import add
-from openvrex.golden.program.code_stages import CodeCompiler, Coding
+from openvrex.golden.program.code_stages import CodeCompiler, CodeSizes
 from openvrex.golden.program.compiler import FREE, FULL, QUERIES, semaphores
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, divisors
+from openvrex.golden.program.page_index import PageIndex
 from openvrex.golden.program.recipes import BANK, STREAM, Row, exponentials, imm, logarithm, split
 from openvrex.golden.program.sequencer_model import register_values
 from openvrex.golden.program.stage_plan import Plan, Planned, Work
-from openvrex.golden.retrieval.coded_pages import CodeWords, PageParams, expanded, with_ones, words
-from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.golden.retrieval.coded_pages import PageParams
 
 PAGES = Register.FIRST  # number of coded pages
 MORE = Register.LEFT  # the same behind the first pair of steps
 AT_ONCE = 4  # rows of scores that banks hold for `sums`
 
 
+class PageSizes(CodeSizes, Protocol):
+    """What `PageCompiler` reads of its plan."""
+
+    index: PageIndex
+    near: int  # resident tokens whose scores lead each row of `scores`
+
+
 class PageCompiler(CodeCompiler):
     """Writes the stages of a `PagePlan`."""
 
-    plan: "PagePlan"
+    plan: PageSizes
 
     def sums(self) -> None:
         """Store each row's largest logit and its sum of weights, each in all lanes of a word."""
-        p, words = self.plan, self.plan.near
+        p, words = self.plan, self.plan.near // self.fmt.lanes
         rows = self.shape.kv_heads * self.shape.rows
         some = max(d for d in divisors(rows) if d <= AT_ONCE and d * max(words, 2) <= self.fmt.depth)
         for first in range(0, rows, some):
             with self.overlapped(), self.scalars(2 * some) as taken:
                 for k in range(some):
-                    at, row = k * words, (first + k) * self.shape.recent
+                    at, row = k * words, (first + k) * p["scores"].shape[-1]
                     top, total = taken[2 * k : 2 * k + 2]
                     self.take(p["mask"], (first + k) % self.shape.rows * self.shape.recent, words, Bank.C, at)
-                    fields = {"imm_b": imm(p.scale), "c": int(BANK), "addr_c": at}
+                    fields = {"imm_b": imm(p.index.scale), "c": int(BANK), "addr_c": at}
                     most = {"reduce": int(Reduce.MAX), "scalar_d": top.number}
                     self.take(p["scores"], row, words, Bank.A, at, **fields, **most)
                     exponentials(self, Row(at, words), top, reduce=Reduce.SUM, scalar_d=total.number)
@@ -90,7 +96,7 @@ class PageCompiler(CodeCompiler):
     def turn_queries(self) -> None:
         """Store the activations of each row for the codes, one word for each place."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
-        period, places, rows = p.period, p.places, p.turned
+        period, places, rows = p.index.period, p.index.places, p.index.turned
         ones = self.fmt.depth - 2 * places  # where bank B holds ones in the lanes of the halves of a row's sum
         self.take(p["ones"], 0, 2 * places, Bank.B, ones)
         for first in range(0, s.kv_heads * s.rows, rows):
@@ -117,7 +123,7 @@ class PageCompiler(CodeCompiler):
 
         It is done before the products are taken: the halves of a sum are where `logarithm` ends.
         """
-        p, n, rows = self.plan, self.fmt.lanes, self.plan.turned
+        p, n, rows = self.plan, self.fmt.lanes, self.plan.index.turned
         x, apart = Row(0, rows), 2 * n
         self.take(p["stats"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
         logarithm(self, x, Row(rows, rows), Row(2 * rows, rows))
@@ -125,39 +131,39 @@ class PageCompiler(CodeCompiler):
         self.take(p["stats"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **less)
         split(self, Row(2 * rows, rows), Row(0, rows, Bank.A | Bank.C), Row(rows, rows, Bank.A))
 
-    def rank(self, g: int) -> None:
+    def rank_pages(self, g: int) -> None:
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        rows, period, words = s.rows, p.period, p.page // p.places
-        query = rows * p.places  # word of X where the queries begin
-        means = n * p.page // p.mean
+        s, p, own, n = self.shape, self.plan, self.plan.index, self.fmt.lanes
+        rows, period, words = s.rows, own.period, own.page // own.places
+        query = rows * own.places  # word of X where the queries begin
+        means = n * own.page // own.mean
         self.fence(Opcode.MUL, signal=(QUERIES,))
         self.load(p["turned"], g * query * n, 1, query, 0, LoadTo.X, (QUERIES,))
         self.load(p["q"], g * rows * s.head_size, rows, period, s.head_size, LoadTo.X, to=query, step=period)
 
         def load(i: int) -> None:
-            w_at, page = self.half_of(i), p.page * p.size
-            rows, row, expand = (page, n, {"wide": 1}) if p.coded else (n, page, {})
-            first, to = g * p.pages + i * n, {"to": w_at, "step": words}
+            w_at, page = self.half_of(i), own.page * own.size
+            rows, row, expand = (page, n, {"wide": 1}) if own.coded else (n, page, {})
+            first, to = g * own.pages + i * n, {"to": w_at, "step": words}
             self.load(p["codes"], first * page, rows, words, row, LoadTo.W, (FREE,), **to, **expand)
             for k in reversed(range(means)):  # each takes the trees of those before it
                 trees, full = n // means * (k + 1), (FULL,) if k == 0 else ()
                 for word in range(period):  # one a LOAD, as some loaders read it once then
-                    mean = (first * p.page // p.mean + k) * s.head_size + word * n
+                    mean = (first * own.page // own.mean + k) * s.head_size + word * n
                     hands = full if word == period - 1 else ()
                     self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=w_at + words + word)
 
         def score(i: int) -> None:
             w_at = self.half_of(i)
-            for token in range(p.page):
-                word, place = divmod(token, p.places)
-                self.part(w_at + word, place, rows, 1, token == 0, False, p.places)
+            for token in range(own.page):
+                word, place = divmod(token, own.places)
+                self.part(w_at + word, place, rows, 1, token == 0, False, own.places)
                 larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
             self.part(w_at + words, query, rows, period, False, True)
-            self.vector(rows, a=STREAM, wide=1, imm_b=imm(p.scale), c=BANK, write=Bank.A | Bank.C)
+            self.vector(rows, a=STREAM, wide=1, imm_b=imm(own.scale), c=BANK, write=Bank.A | Bank.C)
             self.fold(rows)
-            self.give(p["ranks"], g * p.pages + i * n, 1)
+            self.give(p["ranks"], g * own.pages + i * n, 1)
 
         self.steps(load, score)
 
@@ -205,16 +211,10 @@ class PagePlan(Plan):
     pages : most pages of a KV head
     params : of the pages; `page`, `mean` and `numbers` matter
 
-    coded : memory holds codes, which LOAD expands
-    places : codes in a word of weights, a power of two
-    size : numbers of 16 bits that a token has in `codes`
-    turned : rows that `turn` works on at once
-
-    Arrays of `table` start at the address in the register WEIGHTS: `codes`, of a layer's keys, which `pack` makes,
-    their means, the matrices that turn queries, constants. Those of `work` start at the one in KV: `scores`,
-    the products of queries and resident keys in FP32; `mask`, added to the scores of a row of each KV head; `ranks`,
-    FP32 [kv_heads, pages]. Queries `q` are at the address in OUT, rows in the order KV head, token, query head. The
-    register FIRST holds the number of coded pages.
+    Arrays of `table` start at the address in the register WEIGHTS: those of the index. Those of `work` start at the one
+    in KV: `scores`, the products of queries and resident keys in FP32; `mask`, added to the scores of a row of each KV
+    head; `ranks`, FP32 [kv_heads, pages]. Queries `q` are at the address in OUT, rows in the order KV head, token,
+    query head. The register FIRST holds the number of coded pages.
 
     Raises `ParamError` for sizes that do not fit together.
     """
@@ -222,86 +222,29 @@ class PagePlan(Plan):
     _compiler = PageCompiler
 
     def __init__(self, shape: LayerShape, fmt: LxeFormat, pages: int, params: PageParams):
-        n, size = fmt.lanes, shape.head_size
-        self.shape, self.fmt, self.page, self.mean = shape, fmt, params.page, params.mean
-        self.numbers, self.scale = params.numbers, 1 / sqrt(size)
-        check(size % n == 0, "head_size", size, f"must be a multiple of lanes = {n}")
-        check(shape.recent % n == 0, "recent", shape.recent, f"must be a multiple of lanes = {n}: they are whole words")
-        own, self.coded = CodeWords(n, params.numbers), fmt.codes > 0
-        reason = f"must be {fmt.codes}, lxe.codes of the core, or lxe.codes=0"
-        check(not self.coded or params.numbers == fmt.codes, "numbers", params.numbers, reason)
-        self.places = own.places if self.coded else min(own.places, params.page)
-        reason = f"must be at least {self.places}, codes of a word of W"
-        check(self.places <= params.page, "page", params.page, reason)
-        self.size = own.code_bytes // 2 if self.coded else n // self.places
-        self.period, self.near = size // n, shape.recent // n
-        step = n * params.page
-        reason = f"must be at most {step}, the tokens of lanes = {n} pages of {params.page}"
-        check(params.mean <= step, "mean", params.mean, reason)
-        check(pages % (2 * n) == 0 and pages > 0, "pages", pages, f"must be a multiple of {2 * n}: two steps")
-        need = params.page // self.places + self.period
-        check(need <= fmt.w_depth // 2, "page", params.page, f"needs {need} words of half of W: raise w_depth")
-        rows = shape.rows
-        reason = f"makes {rows} rows, more than depth = {fmt.depth}: take fewer"
-        check(rows <= fmt.depth, "tokens", shape.tokens, reason)
-        need = rows * (self.places + self.period)
-        check(need <= fmt.x_depth, "tokens", shape.tokens, f"needs {need} words of X: take fewer, or raise x_depth")
-        room = (fmt.depth - 2 * self.places) // max(2, self.places)  # of bank B
-        room = min(fmt.depth // 3, room, fmt.x_depth // 2 // self.period)
-        self.turned = max(d for d in divisors(rows) if d <= room)
-        self.pages, self.cuts = pages, {}
+        n, recent = fmt.lanes, shape.recent
+        self.shape, self.fmt, self.cuts = shape, fmt, {}
+        self.index = PageIndex(shape, fmt, pages, params)
+        check(recent % n == 0, "recent", recent, f"must be a multiple of lanes = {n}: they are whole words")
+        self.near = recent
         align = max(4096, 4 * n)
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
-        heads = shape.kv_heads
-        for name, dims in (
-            ("codes", (heads, pages * params.page, self.size)),
-            ("means", (heads, pages * params.page // params.mean, size)),
-            ("turn_weight", (heads, self.places * n, size)),
-            ("ones", (2 * self.places, n)),
-        ):
-            self.table.add(name, dims, BF16)
-        if self.coded:
-            self.coding = Coding(fmt, params, size)
-            for constant in self.coding.arrays(heads, size):
-                self.table.add(*constant)
-        for name, dims, dtype in (
-            ("scores", (heads * rows, shape.recent), np.float32),
-            ("mask", (rows, shape.recent), BF16),
-            ("stats", (heads * rows, 2, n), np.float32),
-            ("turned", (heads * rows, self.places, n), BF16),
-            ("ranks", (heads, pages), np.float32),
-        ):
-            self.work.add(name, dims, dtype)
-        q = Array("q", 0, (heads * rows, size), BF16, Register.OUT)
+        heads, rows = shape.kv_heads, shape.rows
+        self.work.add("scores", (heads * rows, recent), np.float32)
+        self.work.add("mask", (rows, recent), BF16)
+        self.index.place(self.table, self.work)
+        if self.index.coded:
+            self.coding = self.index.coding
+        q = Array("q", 0, (heads * rows, shape.head_size), BF16, Register.OUT)
         self.arrays = self.table.arrays | self.work.arrays | {"q": q}
         self.stages = list(self._stages())
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         heads = range(self.shape.kv_heads)
-        codes = [Planned(f"code{g}", partial(c.code, g), self.coded) for g in heads]
-        ranks = [Planned(f"rank{g}", partial(c.rank, g)) for g in heads]
+        codes = [Planned(f"code{g}", partial(c.code, g), self.index.coded) for g in heads]
+        ranks = [Planned(f"rank{g}", partial(c.rank_pages, g)) for g in heads]
         return [*codes, Planned("sums", c.sums), Planned("turn", c.turn_queries), *ranks]
 
     def cost(self, pages: int) -> Work:
         """The work of `rank0`, the scores of a KV head, with so many pages."""
         return self._cost("rank0", register_values({int(PAGES): pages}))
-
-    def constants(self, matrices: KeyMatrices) -> dict[str, np.ndarray]:
-        """The arrays of the table by name that a model's layer has once."""
-        n, width = self.fmt.lanes, self.fmt.lanes // self.places
-        turn, ones = np.zeros(self["turn_weight"].shape, BF16), np.zeros(self["ones"].shape, BF16)
-        for place in range(self.places):
-            at = place * n + place * width
-            turn[:, at : at + self.numbers] = matrices.query
-            for half in range(2):
-                ones[2 * place + half, place * width + self.numbers + half] = 1
-        return {"turn_weight": turn, "ones": ones} | (self.coding.constants(matrices) if self.coded else {})
-
-    def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        """Codes of a KV head's tokens [N, numbers] with gains [N], whole pages, as its part of the array `codes`."""
-        own = np.zeros(self["codes"].shape[1:], BF16)
-        if self.coded:
-            own[: len(numbers)] = words(numbers, gains).view(BF16)
-        else:
-            own[: len(numbers), : self.numbers + 2] = with_ones(expanded(numbers, gains))
-        return own

@@ -15,6 +15,7 @@ from openvrex.golden.program.attention_stages import MINUS_INFINITY, PART, TOP, 
 from openvrex.golden.program.isa import Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import LayerShape, Register, divisors
 from openvrex.golden.program.recipes import Row, Scalar, Words, exponentials, imm, put
+from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.dre_model import DreSizes
 
 LEVEL = Register.FIRST  # number of clusters of the context; free where there is no `append`
@@ -34,6 +35,7 @@ class RetrievalShape:
     centre : whether hash bits are centred, as `ReSVParams.centre` says
     readings : times that the WTU reads a row
     frame : keys that the HCU holds, at least the tokens of a pass: a pass hashes all its keys before it asks for one
+    pages : retrieve coded pages, each a cluster (`golden.program.page_choice_stages`); None: clusters of similar keys
     """
 
     n_hp: int = 32
@@ -45,6 +47,7 @@ class RetrievalShape:
     centre: bool = True
     readings: int = 1
     frame: int = 32
+    pages: PageParams | None = None
 
     def __post_init__(self):
         check_ints(self)
@@ -67,6 +70,11 @@ class RetrievalShape:
         for name in ("n_hp", "clusters", "centre", "readings"):
             own, known = getattr(self, name), getattr(wanted, name)
             check(own == known, name, own, f"must be {known}, as in the retrieval engine and its parameters")
+        if self.pages is not None:
+            check(
+                sizes.budgets, "budget", False, "must be true: the WTU chooses pages within a budget: wtu.budget=true"
+            )
+            check(params.th_hd == 1, "th_hd", params.th_hd, "must be 1: tokens of equal hash bits are a page")
         for name, own, known in (
             ("entry_bytes", sizes.map.entry_bytes, 2 * shape.entry),
             ("recent", sizes.map.recent, shape.recent),
@@ -85,43 +93,45 @@ class ScoreCompiler(AttentionCompiler):
 
     plan: ScoreSizes
 
-    def choose(self) -> None:
-        """Send the score codes of every row to the WTU, `readings` times each."""
-        p, rows = self.plan, self.shape.kv_heads * self.shape.rows
+    def choose(self, rows: int, scale: float) -> None:
+        """Send the score codes of `rows` rows to the WTU, `readings` times each: of scores times `scale`."""
+        p = self.plan
         if p.retrieval.clusters > self.fmt.depth * self.fmt.lanes:
             self.count_parts(LEVEL, p.retrieval.clusters, self.fmt.depth * self.fmt.lanes, 1)
             for r in range(rows):
-                self.long_codes(r * p["ranks"].shape[-1], r == rows - 1)
+                self.long_codes(r * p["ranks"].shape[-1], scale, r == rows - 1)
         else:
-            self.codes(rows)
+            self.codes(rows, scale)
 
-    def codes(self, rows: int) -> None:
+    def codes(self, rows: int, scale: float) -> None:
         """Send rows that a bank holds, `ROWS_AT_ONCE` rows at a time."""
         p, n = self.plan, self.fmt.lanes
-        ranks, size = p["ranks"], p["ranks"].shape[-1]
+        size = p["ranks"].shape[-1]
         words = size // n
         at_once = max(d for d in divisors(rows) if d * words <= self.fmt.depth and d <= ROWS_AT_ONCE)
         row: Words = {"len": int(LEVEL)}  # one number for each cluster
         for first in range(0, rows, at_once):
             with self.overlapped(words):
                 for k in range(at_once):
-                    most = {"keep": 0, "imm_b": imm(p.scale), "reduce": int(Reduce.MAX), "scalar_d": k}
-                    self.take(ranks, (first + k) * size, row, Bank.A, k * words, **most)
+                    most = {"keep": 0, "reduce": int(Reduce.MAX), "scalar_d": k}
+                    self.ranked((first + k) * size, row, scale, k * words, **most)
+                    self.raised((first + k) * size, 1, Scalar(k), k * words)
                     exponentials(self, Row(k * words, row, keep=0), Scalar(k), code=1, source=Queue.LOAD)
                     for _ in range(p.retrieval.readings):
                         self.vector(row, Queue.LOAD, 0, op=VectorOp.STORE, format=Format.HALF, addr_b=k * words)
                         self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
-    def long_codes(self, at: int, last: bool) -> None:
+    def long_codes(self, at: int, scale: float, last: bool) -> None:
         """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
         self.constant(TOP, MINUS_INFINITY)
 
         def highest(at: int, size: Words) -> None:
-            self.part_of_row(at, size, reduce=Reduce.MAX, scalar_d=PART.number)
+            self.ranked(at, size, scale, reduce=Reduce.MAX, scalar_d=PART.number)
             put(self, TOP, op=VectorOp.MAX, **PART.of("a"), **TOP.of("c"))
 
         def send(at: int, size: Words) -> None:
-            self.part_of_row(at, size)
+            self.ranked(at, size, scale)
+            self.raised(at, size, TOP)
             exponentials(self, Row(0, size), TOP, code=1)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
@@ -129,9 +139,12 @@ class ScoreCompiler(AttentionCompiler):
         for part in (highest, *[send] * self.plan.retrieval.readings):
             self.row_parts(at, part)
 
-    def part_of_row(self, at: int, size: Words, **fields: int) -> None:
-        """A = ranks from number `at`, scaled."""
-        self.take(self.plan["ranks"], at, size, Bank.A, imm_b=imm(self.plan.scale), **fields)
+    def ranked(self, at: int, size: Words, scale: float, to: int = 0, **fields: int) -> None:
+        """A = ranks from number `at`, scaled, from word `to`."""
+        self.take(self.plan["ranks"], at, size, Bank.A, to, imm_b=imm(scale), **fields)
+
+    def raised(self, at: int, size: Words, top: Scalar, to: int = 0) -> None:
+        """Raise some of what `ranked` has left to the row's maximum, those in its first word: here none."""
 
     def row_parts(self, at: int, part: Callable[[int, Words], None]) -> None:
         """Call `part` for the whole parts of a row of `ranks` from number `at`, and for the rest, which has a number.

@@ -22,6 +22,13 @@ attention*  stages resident to values
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
+the same with coded pages (`golden.program.page_choice_stages`)
+cluster*    stages keys to cluster of one KV head
+code*       stage code, in passes that complete keys that share a mean
+attention*  stages rotary to values
+==========  ==========================================================================================================
+
+==========  ==========================================================================================================
 teams
 project     the norm of all hidden states, and the core's columns of the queries, keys and values of the table's heads
 place       the leader hashes, clusters and places the table's tokens; others rotate queries, each those of some heads
@@ -58,6 +65,7 @@ from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.stage_plan import Planned
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
 RETRIEVAL = ("guess", "guess_rotary", "keys", "entries", "hash", "cluster", "rotary", "rank", "select")
 ATTENTION = ("scores", "softmax", "values")
@@ -77,6 +85,13 @@ PREFETCH = {
     "attention": ("resident", *ATTENTION),
     **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
 }
+PAGES = {
+    "norm": ALONE["norm"],
+    "cluster": ("keys", "entries", "hash", "cluster"),
+    "code": ("code",),
+    "attention": ("rotary", "resident", "sums", "turn", "rank", "select", *ATTENTION),
+    **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
+}
 TEAMS = {
     "project": ("norm1", "qkv"),
     "place": ("entries", "hash", "cluster", "rotary"),
@@ -90,7 +105,7 @@ TEAMS = {
     "down": ("down",),
     "add_down": ("add_down",),
 }
-OF_TABLES = ("cluster", "guess", "attention")  # phases that a core runs for each of its tables
+OF_TABLES = ("cluster", "code", "guess", "attention")  # phases that a core runs for each of its tables
 LEADERS = ("entries", "hash", "cluster", "select")  # stages of the leader only
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
 
@@ -171,6 +186,8 @@ class SharePlan(CorePlan):
         """The stages of each phase; a member of a team has only some of them."""
         if self.team.members > 1:
             return TEAMS
+        if self.retrieval.pages is not None:
+            return PAGES
         return PREFETCH if self.prefetches else ALONE
 
     @property
@@ -310,19 +327,21 @@ class SharePlan(CorePlan):
         return {name: to_bf16(x) for name, x in norms.items()} | {f"{name}_weight": x for name, x in out.items()}
 
     def pack_table(
-        self, layer: dict[str, np.ndarray], hyperplanes: np.ndarray, group: int = 0
+        self, layer: dict[str, np.ndarray], matrices: np.ndarray | KeyMatrices, group: int = 0
     ) -> dict[str, np.ndarray]:
         """The arrays of weights that belong to one of the core's tables, by name.
 
-        layer, hyperplanes : of the whole layer; hyperplanes [n_hp, KV heads * head size]
+        layer, matrices : of the whole layer; matrices: hyperplanes [n_hp, KV heads * head size], or those of pages
         """
         w, heads = self.whole, self.shares.heads_of(self.core, group)
         keys = w.heads * w.head_size + _columns(heads, w.head_size)
         values = w.kv_heads * w.head_size + keys
         columns = np.concatenate([_columns(heads, w.group * w.head_size), keys, values])
         own = columns[self._numbers("qkv")[1]]
-        planes = self.planes(hyperplanes[:, _columns(heads, w.head_size)])
-        return {"qkv_weight": self.matrix("qkv", layer["qkv"][:, own]), "hash_weight": planes}
+        out = {"qkv_weight": self.matrix("qkv", layer["qkv"][:, own])}
+        if isinstance(matrices, KeyMatrices):
+            return out | self.index.constants(KeyMatrices(matrices.code[heads], matrices.query[heads]))
+        return out | {"hash_weight": self.planes(matrices[:, _columns(heads, w.head_size)])}
 
     def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the inputs and of the columns of the core's part of a product."""

@@ -10,19 +10,21 @@ With prefetch, the program of `guess` ends while its FETCH goes on. The host rea
 has ended that retrieves, `cluster` of the next table or layer: its HALT waits for that FETCH, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from openvrex.golden.function_params import ReSVParams
-from openvrex.golden.program.core_compiler import ROW, RetrievalShape
+from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.isa import Engine, LxeFormat
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.golden.retrieval.dre_model import DreSizes
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.golden.retrieval.table_image import TableMemory
 
 
@@ -32,7 +34,7 @@ class SystemHost(SystemMap):
     shape : shape of a whole layer
     retrieval : sizes of a layer's retrieval; the host sets `ctx`, `ahead` and `fetched`
     layers : weights of each layer as `golden.inputs.decoder` keeps them
-    planes : hyperplanes [n_hp, KV heads * head size] of each layer
+    matrices : of each layer, as `SharePlan.pack_table` takes them: hyperplanes, or those of coded pages
     params : parameters of the retrieval
     sizes : of each core's DRE; memory holds the tables of the contexts that the layers use
     cores : number of cores
@@ -50,7 +52,7 @@ class SystemHost(SystemMap):
         fmt: LxeFormat,
         retrieval: RetrievalShape,
         layers: Sequence[dict[str, np.ndarray]],
-        planes: Sequence[np.ndarray],
+        matrices: Sequence[np.ndarray | KeyMatrices],
         params: ReSVParams,
         sizes: DreSizes,
         *,
@@ -71,16 +73,19 @@ class SystemHost(SystemMap):
                 own = self.memory.region(self.table_bases[i], 1)
                 own.written = None
                 self.tables.append(TableMemory(sizes.layout, self.cores[i].dre, own.data))
+        self.position = 0  # of the first token of the pass that has begun
         self.fetched = np.zeros((shares.teams, len(layers), shares.groups), int)  # entries, of each table
-        self._write_weights(layers, planes)
+        self._write_weights(layers, matrices)
 
-    def _write_weights(self, layers: Sequence[dict[str, np.ndarray]], planes: Sequence[np.ndarray]) -> None:
+    def _write_weights(
+        self, layers: Sequence[dict[str, np.ndarray]], matrices: Sequence[np.ndarray | KeyMatrices]
+    ) -> None:
         for i, plans in enumerate(self.plans):
-            for k, (plan, layer, hyperplanes) in enumerate(zip(plans, layers, planes, strict=True)):
+            for k, (plan, layer, own) in enumerate(zip(plans, layers, matrices, strict=True)):
                 for name, x in plan.pack(layer).items():
                     self.put(i, name, x, k)
                 for group in range(self.shares.groups):
-                    for name, x in plan.pack_table(layer, hyperplanes, group).items():
+                    for name, x in plan.pack_table(layer, own, group).items():
                         self.put(i, name, x, k, group)
 
     def put(self, core: int, name: str, x: np.ndarray, layer: int = 0, group: int = 0) -> None:
@@ -99,6 +104,7 @@ class SystemHost(SystemMap):
 
         Constants are written with them, because a pass of another size may have overwritten them.
         """
+        self.position = start
         for i, plans in enumerate(self.plans):
             for name, x in (plans[0].constants() | plans[0].inputs(hidden, cos, sin, start)).items():
                 self.put(i, name, x)
@@ -109,7 +115,16 @@ class SystemHost(SystemMap):
         clusters = 0  # which the programs of a core alone find out
         if self.shares.members > 1:
             clusters = self.cores[team].dre.level(self.context(layer, group))
-        return self.start(core, layer, group, clusters, int(self.fetched[team, layer, group]))
+        out = self.start(core, layer, group, clusters, int(self.fetched[team, layer, group]))
+        plan = self.plans[core][layer]
+        if plan.retrieval.pages is None:
+            return out
+        return out | plan.page_registers(self.position, out[Register.WEIGHTS], out[Register.KV])
+
+    def steps(self, layer: int = 0) -> Iterator[tuple[str, int]]:
+        """As `SystemMap.steps`, in the pass that `begin` has begun: keys are coded where some are complete."""
+        due = self.plans[0][layer].retrieval.pages is None or self.plans[0][layer].codes_due(self.position)
+        return (step for step in super().steps(layer) if due or step[0] != "code")
 
     def run(self, phase: str, layer: int = 0, group: int = 0, order: Sequence[int] | None = None) -> dict[int, Result]:
         """Execute a phase of a layer, for one of each core's tables, on the cores in the given order."""

@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Self
 
 from openvrex.golden.function_params import check
-from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.layers_in_memory import MemoryMap

@@ -22,13 +22,14 @@ whole, and what a block fetches does not grow with the cache.
    rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers.
 9. Score of a page: for each row the largest of its tokens', plus the row's product with the mean by attention's scale
    rounded to BF16, in one FMA; then the largest over the rows of the KV head.
-10. The candidates are the pages without a resident token. The score codes of their scores by `SHARPNESS`
-   (`golden.retrieval.scores`, map vpe) rank them: budget / page of those with the highest codes are chosen, equal codes
-   by rising index.
+10. The candidates are the pages with a token that is not resident. The score codes of their scores by `SHARPNESS`
+   (`golden.retrieval.scores`, map vpe) rank them; other pages have code 0, and pages of sinks the highest one. Chosen
+   are the fewest pages of the highest codes that hold the budget and the sinks' pages, equal codes by rising index
+   (`golden.retrieval.wicsum`, a budget of tokens). Their tokens that are not resident are fetched.
 
 Products are exact and rounded once to FP32, or those of the DPE's format. All else are operations of the VPE, so an LXE
-takes every step with what it has (`golden.program.page_stages`). Scores are natural logarithms. Tokens are resident by
-whole pages: those with one of the first `sinks` tokens, and those with one of the last `recent`.
+takes every step with what it has (`golden.program.page_stages`). Scores are natural logarithms. Device memory keeps the
+last `recent` tokens, as the KVMU's ring does (`golden.retrieval.kvmap`).
 
 Source: this project (docs/papers/recall.md). Codes of keys in a rotated basis are known from Loki and A2ATS, pages with
 a score from Quest.
@@ -42,10 +43,18 @@ import numpy as np
 
 from openvrex.golden.arithmetic.elementwise import exp, reciprocal
 from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16
-from openvrex.golden.arithmetic.vector import Sum, flush_fp32, fma, larger, smaller
-from openvrex.golden.function_params import DotFormat, ScoreFormat, check, check_parameters, parameter
+from openvrex.golden.arithmetic.vector import Sum, flush_fp32, fma, larger, order, smaller
+from openvrex.golden.function_params import (
+    DotFormat,
+    ReSVParams,
+    ScoreFormat,
+    check,
+    check_parameters,
+    parameter,
+)
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.golden.retrieval.scores import exponential_codes, scores
+from openvrex.golden.retrieval.wicsum import select_rows
 
 STEP = 0.586  # of the uniform quantiser of 3 bits that serves a Gaussian of variance 1 best
 GAIN_BITS = 6
@@ -64,9 +73,9 @@ class PageParams:
     page: int = parameter(8, "adjacent tokens that are fetched together", low=1, power_of_two=True)
     mean: int = parameter(256, "adjacent tokens that share a mean key", low=1, power_of_two=True)
     numbers: int = parameter(18, "numbers of a code, 3 bits each", low=1, high=64)
-    budget: int = parameter(512, "tokens that a KV head fetches for a block, in whole pages", low=0)
+    budget: int = parameter(512, "tokens that a KV head fetches for a block, in whole pages", low=1)
     recent: int = parameter(256, "most recent tokens of a layer: always attended, kept in device memory", low=1)
-    sinks: int = parameter(4, "first tokens of a stream: always attended", low=0)
+    sinks: int = parameter(4, "first tokens of a stream: their pages are always fetched, beside the budget", low=0)
     matrices: str = parameter(
         "", "file of `vrex papers calibrate`; empty: rows of a Hadamard matrix, which know nothing of the model"
     )
@@ -82,6 +91,11 @@ class PageParams:
     def code_bytes(self) -> int:
         """Bytes of a key's code: whole words of 64 bits."""
         return 8 * -(-(3 * self.numbers + GAIN_BITS) // 64)
+
+    @property
+    def pinned(self) -> int:
+        """Pages with a sink."""
+        return -(-self.sinks // self.page)
 
 
 class CodedKeys:
@@ -145,10 +159,7 @@ class CodedKeys:
 
     def resident(self) -> np.ndarray:
         """Which tokens device memory keeps, [length] bool."""
-        p, t = self.params, np.arange(self.length)
-        first = -(-p.sinks // p.page) * p.page
-        last = max(0, self.length - p.recent) // p.page * p.page
-        return (t < first) | (t >= last)
+        return np.arange(self.length) >= self.length - self.params.recent
 
     def page_scores(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Scores of all coded pages, FP32 [kv_heads, coded / page].
@@ -173,19 +184,32 @@ class CodedKeys:
         return out
 
     def choose(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Tokens of the pages that the queries choose, [kv_heads, length] bool; arguments as `page_scores`."""
-        p = self.params
-        candidates = np.flatnonzero(~self.resident()[: self.coded].reshape(-1, p.page).any(axis=1))
-        out = np.zeros((self.kv_heads, self.length), bool)
-        if not len(candidates):
-            return out
-        codes = exponential_codes(self.page_scores(q, sums)[:, candidates], SHARPNESS, ScoreFormat())
-        for own, row in zip(out, codes.astype(np.int64), strict=True):
-            order = np.argsort(-row, kind="stable")  # equal codes by rising index
-            chosen = np.zeros(self.coded // p.page, bool)
-            chosen[candidates[order[: p.budget // p.page]]] = True
-            own[: self.coded] = chosen.repeat(p.page)
-        return out
+        """Tokens that are fetched for the queries, [kv_heads, length] bool; arguments as `page_scores`."""
+        return self.pages(q, sums).repeat(self.params.page, axis=1)[:, : self.length] & ~self.resident()
+
+    def pages(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """Pages that the queries choose, [kv_heads, pages] bool; arguments as `page_scores`."""
+        pages, coded = -(-self.length // self.params.page), self.coded // self.params.page
+        scores = np.zeros((self.kv_heads, pages), np.float32)
+        scores[:, :coded] = self.page_scores(q, sums)
+        return chosen(scores, self.length, self.params)
+
+
+def chosen(scores: np.ndarray, length: int, params: PageParams) -> np.ndarray:
+    """Pages that are chosen by their scores [rows, pages], bool: those of a stream of `length` tokens.
+
+    Scores of pages without a token that has left the ring do not matter. All others have codes, as mean <= recent.
+    """
+    starts = np.arange(scores.shape[1]) * params.page
+    if not len(starts):
+        return np.zeros(scores.shape, bool)
+    old = starts < length - params.recent
+    scaled = np.where(old, affine(scores, SHARPNESS), np.float32(-np.inf))
+    best = np.take_along_axis(scaled, order(scaled).argmax(axis=1)[:, None], axis=1)
+    pinned = np.arange(len(starts)) < params.pinned
+    codes = exponential_codes(np.where(pinned, larger(scaled, best), scaled), 1, ScoreFormat())
+    counts = np.minimum(length - starts, params.page)
+    return select_rows(codes, counts, ReSVParams(), params.budget + params.pinned * params.page).mask
 
 
 def affine(a: np.ndarray, b: float, c: float | np.ndarray = -0.0) -> np.ndarray:

@@ -22,7 +22,7 @@ ONE = STEP / 2 * MIDDLE
 class CodedPages(Policy):
     """Every key has a code in device memory; a KV head fetches the pages that its queries score highest, in a budget.
 
-    Tokens of pages with a sink or a recent token stay on the device, and a block attends to all of its own tokens.
+    Recent tokens stay on the device, and a block attends to all of its own tokens.
 
     The ledger counts as index: sums, products of keys with the code matrix, squares of numbers. As prediction: products
     of queries with the query matrix, with means and with codes. It counts a sort of the candidates for each KV head.

@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from openvrex.golden.function_params import check
-from openvrex.golden.program.core_compiler import LEVEL, ROW, RetrievalShape
+from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, StoreTo, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register

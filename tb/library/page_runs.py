@@ -28,14 +28,14 @@ class PageRun(PlanRun):
         super().__init__(plan, {"q": own, "table": plan.table.size, "work": plan.work.size})
         self.keys, self.pages = CodedKeys(params, matrices, fmt.dot), 0
         self._open = np.zeros((0, shape.kv_heads, shape.head_size), BF16)  # keys without a mean
-        for name, array in plan.constants(matrices).items():
+        for name, array in plan.index.constants(matrices).items():
             self.put(name, array)
 
     def append(self, k: np.ndarray) -> None:
         """Take keys [T, kv_heads, head_size], BF16. Means and codes of those that are complete come to memory: by the
         program, or as golden has them where there is none.
         """
-        own, p = self.keys, self.plan
+        own, p = self.keys, self.plan.index
         before = own.coded // p.mean
         self._open = np.concatenate([self._open, k])
         own.append(k)
@@ -53,13 +53,13 @@ class PageRun(PlanRun):
 
     def code(self, number: int, block: np.ndarray) -> None:
         """Execute the programs that code the keys of mean `number`, [mean, kv_heads, head_size]."""
-        p, s, at = self.plan, self.plan.shape, self.registers
+        p, s, at, mean = self.plan, self.plan.shape, self.registers, self.plan.index.mean
         codes, means = p["codes"], p["means"]
         at[KEYS] = at[Register.OUT] + p["q"].size
-        at[CODES] = at[codes.base] + codes.offset + number * p.mean * codes.shape[-1] * 2
+        at[CODES] = at[codes.base] + codes.offset + number * mean * codes.shape[-1] * 2
         at[MEAN] = at[means.base] + means.offset + number * s.head_size * 2
-        entries = np.zeros((p.mean, s.entry), BF16)
-        entries[:, : s.entry // 2] = block.reshape(p.mean, -1)
+        entries = np.zeros((mean, s.entry), BF16)
+        entries[:, : s.entry // 2] = block.reshape(mean, -1)
         self.memory.put(at[KEYS], entries)
         for program in self._coding:
             self.execute(program)
@@ -79,7 +79,7 @@ class PageRun(PlanRun):
         """
         p, s = self.plan, self.plan.shape
         products = scores(q, resident.reshape(len(resident), -1), s.kv_heads, p.fmt.dot)
-        scale = to_bf16(np.full(products.shape, p.scale))
+        scale = to_bf16(np.full(products.shape, p.index.scale))
         logits = fma(products, scale, np.full(products.shape, -0.0, np.float32))
         every = np.broadcast_to(seen[:, None], logits.shape)
         sums = resident_sum(logits.reshape(-1, len(resident)), every.reshape(-1, len(resident)), p.fmt.lanes)

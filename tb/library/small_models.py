@@ -11,13 +11,19 @@ from openvrex.golden.inputs.decoder import Decoder, rotary_table
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.model_host import ModelHost, Weights
 from openvrex.golden.program.score_stages import RetrievalShape
+from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.hashing import hyperplanes
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
 LAYERS, VOCABULARY = 2, 94  # the last of 24 tiles is not full
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=128", "clusters=12", "n_ctx=4")
+
+# Coded pages: what the core has besides, and their sizes.
+CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "clusters=32")
+PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 
 
 @cache
@@ -52,6 +58,22 @@ def host(own: Weights, p: CoreParams | None = None, end: int | None = None, bloc
     p = p or params()
     f, sizes = function(p, **more), p.dre.sizes(blocks)
     return ModelHost(SHAPE, p.lxe_format(), RetrievalShape.of(sizes, f.centre), own, f, sizes, end=end)
+
+
+def page_model(seed: int) -> Weights:
+    """`model`, with matrices of coded pages."""
+    rng = np.random.default_rng(seed)
+    shape = (LAYERS, 2, SHAPE.kv_heads, PAGE.numbers, SHAPE.head_size)
+    matrices = [KeyMatrices(*of) for of in to_bf16(rng.standard_normal(shape) / 2)]
+    return replace(model(seed), matrices=matrices)
+
+
+def page_host(own: Weights, pages: PageParams = PAGE, more: tuple[str, ...] = ()) -> ModelHost:
+    """A golden core with the decoder, which retrieves coded pages. `more` assignments to the core's parameters"""
+    p = params(*CODES, *more)
+    f, sizes = function(p, th_hd=1, centre=False), p.dre.sizes()
+    retrieval = RetrievalShape.of(sizes, False, pages=pages)
+    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes)
 
 
 def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:

@@ -176,6 +176,26 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     assert len({one["name"] for one in records}) == len(records)
 
 
+def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
+    """Every store, all memory and every cycle; keys are coded, pages chosen within a budget, fetched whole and in part.
+
+    `test_page_host.py` holds what golden chooses against the definition.
+    """
+    own, p = small_models.page_model(3), small_models.params(*small_models.CODES)
+    h = small_models.page_host(own)
+    stream = ModelStream(h, small_models.parts(own, [4, 3, 3, 3, 2]), 2)
+    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
+    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
+    assert not [line for one in records for line in one["differences"]]
+    assert {one["status"] for one in records} == {Status.DONE.name}
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    tables = small_models.LAYERS * small_models.SHAPE.kv_heads
+    assert sum(one["phase"] == "code" for one in records) == tables * (h.length // small_models.PAGE.mean)
+    fetched = [one["entries"] for one in records if one["phase"] == "attention"]
+    assert {0, 6} <= set(fetched)
+    assert set(fetched) & {1, 3, 5}
+
+
 @pytest.mark.parametrize(("golden", "rtl"), [(3, 0), (FRAMES * LAYERS, 3)])
 def test_a_stopped_run_goes_on(golden, rtl, whole, tmp_path, client):
     """The second run has the same bytes, executes on golden what the first has not, and plays the same."""

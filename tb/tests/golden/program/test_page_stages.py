@@ -53,7 +53,7 @@ MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as ma
 def test_scores_are_those_of_the_definition(shape, page, codes, places):
     """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
     own = run(shape, page, fmt=replace(FMT, codes=codes, **CODING) if codes else FMT)
-    assert own.plan.places == places
+    assert own.plan.index.places == places
     rng, n = np.random.default_rng(3), FMT.lanes
     ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
     for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):
@@ -61,7 +61,7 @@ def test_scores_are_those_of_the_definition(shape, page, codes, places):
         q, sums = asked(own, rng)
         np.testing.assert_array_equal(own.run(), own.keys.page_scores(q, sums))
         assert own.registers[PAGES] == own.pages
-    assert own.pages == own.plan.pages
+    assert own.pages == own.plan.index.pages
     same_codes(own)
 
 
@@ -69,7 +69,7 @@ def same_codes(own: PageRun) -> None:
     """Means and codes in memory are golden's, byte by byte."""
     for name, want in (
         ("means", own.keys.means),
-        ("codes", [own.plan.pack(*of) for of in zip(own.keys.numbers, own.keys.gains, strict=True)]),
+        ("codes", [own.plan.index.pack(*of) for of in zip(own.keys.numbers, own.keys.gains, strict=True)]),
     ):
         for g, rows in enumerate(want):
             got = own.get(name)[g, : len(rows)]
@@ -93,7 +93,7 @@ def test_codes_of_keys(codes, lanes, mean, head, tiles, batch):
     p = replace(PAGE, numbers=codes, mean=mean, page=2)
     own, rng = run(shape, p, max(64, 2 * lanes), fmt), np.random.default_rng(6)
     assert (own.plan.coding.tiles, own.plan.coding.batch) == (tiles, batch)
-    tokens = own.plan.pages * p.page
+    tokens = own.plan.index.pages * p.page
     # Keys that rise from token to token, in both signs: so means are small beside them.
     keys = rng.standard_normal((tokens, 2, head)) * np.exp2(np.linspace(-6, 6, tokens))[:, None, None]
     own.append(to_bf16(keys * rng.choice([-1, 1], (tokens, 1, 1))))
@@ -144,7 +144,7 @@ def test_a_layer_fits_on_shipped_cores(name, head, heads, kv_heads):
     """Llama-3 8B, whole and a KV head of it, and SmolLM2: frames of 10 tokens, each stage one program."""
     shape = LayerShape(width=head * heads, heads=heads, kv_heads=kv_heads, head_size=head, ffn=64, entries=0)
     plan = PagePlan(shape, preset(name).core.lxe_format(), 131_072, PageParams())
-    assert plan.places == 2
+    assert plan.index.places == 2
     for stage in plan.stages:
         plan.programs(stage.name, stage.name)
 

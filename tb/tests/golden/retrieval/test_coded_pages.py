@@ -119,11 +119,17 @@ def chosen_by_definition(p: PageParams, m: KeyMatrices, k, q, sums) -> np.ndarra
                 product = Fraction(float(fp32(dot(row, mean)))) * Fraction(float(scale))
                 score = fp32(product + Fraction(float(max(found))))
                 best[first // p.page] = max(best.get(first // p.page, -np.inf), float(score))
-        resident = [t for t in range(n) if t < p.sinks or t >= n - p.recent]
-        candidates = [i for i in best if not {t // p.page for t in resident} & {i}]
-        codes = dict(zip(candidates, code_by_definition([best[i] for i in candidates]), strict=True))
-        for i in sorted(candidates, key=lambda i: (-codes[i], i))[: p.budget // p.page]:
-            out[g, i * p.page : (i + 1) * p.page] = True
+        old = n - p.recent  # tokens that are not resident
+        candidates = [i for i in best if i * p.page < old]
+        best |= {i: max(best[c] for c in candidates) for i in range(-(-p.sinks // p.page))}
+        candidates = sorted({*candidates, *range(-(-p.sinks // p.page))})
+        codes = dict.fromkeys(range(-(-n // p.page)), 0)
+        codes |= zip(candidates, code_by_definition([best[i] for i in candidates]), strict=True)
+        held, budget = 0, p.budget + -(-p.sinks // p.page) * p.page
+        for i in sorted(codes, key=lambda i: (-codes[i], i)):
+            if held < budget:
+                held += min(p.page, n - i * p.page)
+                out[g, i * p.page : min((i + 1) * p.page, max(0, old))] = True
     return out
 
 
@@ -133,7 +139,10 @@ def test_choice_by_definition(seed):
     own, k, q, sums = filled(p, seed, [4, 7, 1, 12, 13, 3])
     got = own.choose(q, sums)
     np.testing.assert_array_equal(got, chosen_by_definition(p, own.matrices, k, q, sums))
-    assert (got.sum(axis=1) == p.budget // p.page * p.page).all()
+    most = (-(-p.budget // p.page) + -(-p.sinks // p.page)) * p.page
+    assert (got.sum(axis=1) > p.budget // 2).all()
+    assert (got.sum(axis=1) <= most).all()
+    assert got[:, : p.sinks].all()
     assert not (got & own.resident()).any()
     assert len(np.unique(own.gains)) > 3
     assert {-7, 7, 1, -1} <= set(own.numbers.ravel().tolist())
@@ -164,7 +173,9 @@ def test_ties_take_the_lower_page_and_nan_is_last():
 def test_nothing_to_choose():
     own, _, q, sums = filled(SMALL, 1, [3, 4])
     assert not own.choose(q, sums).any()
-    own, _, q, sums = filled(replace(SMALL, budget=0), 1, [64])
+    assert not CodedKeys(SMALL, matrices(1)).choose(q[:0], sums[:0]).any()
+    own, _, q, sums = filled(replace(SMALL, recent=64), 1, [60, 4])
+    assert own.coded == 64
     assert not own.choose(q, sums).any()
 
 

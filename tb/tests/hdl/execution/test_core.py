@@ -10,8 +10,9 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.program import vector_programs as programs
-from openvrex.golden.program.core_compiler import LEVEL, ROW, CorePlan, RetrievalShape
+from openvrex.golden.program.core_compiler import LEVEL, CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
+from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.deadlock_hazard_check import play
 from openvrex.golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
 from openvrex.golden.program.layer_memory import Register

@@ -14,7 +14,19 @@ from openvrex.tb.library.head_runs import CORNERS, HeadRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.runner import emit
-from openvrex.tb.library.small_models import LAYERS, SHAPE, VOCABULARY, host, model, params, parts
+from openvrex.tb.library.small_models import (
+    CODES,
+    LAYERS,
+    PAGE,
+    SHAPE,
+    VOCABULARY,
+    host,
+    model,
+    page_host,
+    page_model,
+    params,
+    parts,
+)
 
 GENERATED = 2
 
@@ -50,6 +62,29 @@ def test_a_stream_equals_golden():
     region = next(r for r in h.memory.regions if r.name == "head work")
     at = h.head_address("next") - region.base
     assert np.frombuffer(ran[-1].seen["head work"][at : at + 4], np.float32)[0] == h.tokens[-1]
+
+
+@pytest.mark.nightly  # short form: test_pass_engine.py, without stalls
+def test_a_stream_of_pages_equals_golden():
+    """As above, of a decoder that retrieves coded pages."""
+    own = page_model(1)
+    h = page_host(own)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    fetched, coded = [], 0
+    for step in h.stream(parts(own, [4, 3, 0, 3, 3, 3, 2]), GENERATED):
+        script.add(step.program, step.registers)
+        h.run(step)
+        script.expect()
+        coded += step.phase == "code"
+        if step.phase == "attention":
+            fetched.append(h.system.cores[0].registers[Register.ENTRIES])
+    ran, after = script.play(emit("core", params(*CODES)), ModelStream(h, [], 0).ports, 0.1)
+    assert not script.differences(ran, after)
+    perf, tables = ran[-1].perf, LAYERS * SHAPE.kv_heads
+    assert sum(fetched) > 20 * tables
+    assert coded == tables * (h.length // PAGE.mean)
+    assert perf["dre.hcu.opened"] == tables * -(-h.length // PAGE.page)
+    assert perf["dre.cluster_set.sets"] == len(fetched)
 
 
 def test_argmax_equals_golden():

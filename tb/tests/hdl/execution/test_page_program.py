@@ -18,15 +18,11 @@ from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.page_runs import PageRun, asked
 from openvrex.tb.library.runner import Run, emit
+from openvrex.tb.library.small_models import CODES, params
 from openvrex.tb.library.small_models import SIZES as CORE
-from openvrex.tb.library.small_models import params
 
 SHAPE = LayerShape(width=8, heads=4, kv_heads=2, head_size=8, ffn=8, tokens=3, recent=8, entries=0)
 PAGE = PageParams(page=2, mean=4, numbers=2, recent=4)
-
-
-# Memory holds codes, which the loader expands; and room to write them.
-CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128")
 
 
 @cache
@@ -37,7 +33,7 @@ def emitted(more: tuple[str, ...]) -> Emitted:
 def page_run(more: tuple[str, ...] = ()) -> PageRun:
     own = to_bf16(np.random.default_rng(1).standard_normal((2, 2, 2, 8)))
     run = PageRun(params(*more).lxe_format(), SHAPE, 16, PAGE, KeyMatrices(*own))
-    assert run.plan.coded == bool(more)
+    assert run.plan.index.coded == bool(more)
     return run
 
 
@@ -62,7 +58,7 @@ def test_scores_of_pages_equal_golden(more):
         seen |= set(got.ravel().tolist())
     ran, after = script.play(emitted(more), dict.fromkeys(SETTINGS, 0))
     assert not script.differences(ran, after)
-    assert run.pages == run.plan.pages == 16
+    assert run.pages == run.plan.index.pages == 16
     assert len(np.unique(run.keys.gains)) > 4
     assert len(seen) > 40
 

@@ -1,0 +1,136 @@
+"""A whole decoder that retrieves coded pages, on a golden core: every choice is that of the definition."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.program.core_compiler import CorePlan
+from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.lxe_model import play as simulated
+from openvrex.golden.program.model_host import ModelHost
+from openvrex.golden.program.score_stages import RetrievalShape
+from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.shares import Shares
+from openvrex.golden.retrieval.coded_pages import PageParams, chosen
+from openvrex.hdl.params import override, preset
+from openvrex.tb.library.page_watch import PageWatch
+from openvrex.tb.library.small_models import CODES, LAYERS, PAGE, SHAPE, function, page_host, page_model, params, parts
+
+PAGES = PageParams()
+
+
+def played(pages: PageParams, sizes: list[int], generate: int, more: tuple[str, ...] = ()) -> tuple[PageWatch, list]:
+    own = page_model(3)
+    h = page_host(own, pages, more)
+    watch, steps = PageWatch(h, pages), []
+    for step in h.stream(parts(own, sizes), generate):
+        h.run(step)
+        steps.append(step)
+        assert watch.take(step) == []
+    return watch, steps
+
+
+@pytest.mark.parametrize(
+    ("pages", "more"),
+    [
+        (PAGE, ()),
+        (replace(PAGE, sinks=0, page=4), ()),
+        (replace(PAGE, sinks=3, page=1, mean=4, budget=3), ("clusters=64",)),
+    ],
+)
+def test_every_choice_is_that_of_the_definition(pages, more):
+    """A prompt in two passes, frames, one of them empty, a question longer than a pass, generated tokens."""
+    watch, steps = played(pages, [5, 3, 0, 3, 4, 3], 4, more)
+    tables = LAYERS * SHAPE.kv_heads
+    length = watch.host.length
+    assert watch.events["means"] == tables * (length // pages.mean)
+    assert sum(step.phase == "code" for step in steps) == watch.events["means"]
+    assert watch.events["fetches"] > 4 * tables
+    assert watch.events["whole pages"] > 4 * tables
+    assert (watch.events["parts of pages"] > 0) == (pages.page > 1)
+    assert (watch.events["pages of sinks"] > 4 * tables) == (pages.sinks > 0)
+
+
+@pytest.mark.parametrize(
+    ("pages", "clusters"), [(1, 256), (200, 256), (256, 256), (1, 1024), (256, 1024), (257, 1024), (600, 1024)]
+)
+def test_rows_of_any_length(pages, clusters):
+    """A bank holds 256 scores: longer rows go to the WTU in parts. Scores may be equal, infinite or NaN."""
+    page = replace(PAGE, page=1, budget=5, sinks=3)
+    h = page_host(page_model(3), page, (f"clusters={clusters}", f"counts={clusters}", "blocks=2048"))
+    system, plan = h.system, h.system.plans[0][0]
+    core = system.cores[0]
+    rng = np.random.default_rng(pages)
+    for number in range(pages):
+        core.dre.key(0, number)
+    scores = np.full(plan.index.pages, np.nan, np.float32)
+    scores[:pages] = rng.integers(-40, 40, pages)
+    scores[rng.integers(pages, size=2)] = [np.nan, -np.inf]
+    old = max(0, pages - 8)
+    system.put(0, "ranks", scores[None])
+    system.put(0, "candidates", np.where(np.arange(len(scores)) < old, 0, -np.inf).astype(BF16))
+    system.put(0, "pins", plan.constants()["pins"])
+    asked = []
+    core.dre.query = lambda codes, plain=core.dre.query: asked.append(plain(codes)) or asked[-1]
+    core.run(plan.program("select", "select"), system.registers(0))
+    want = chosen(scores[None, :pages], pages, page)[0]
+    np.testing.assert_array_equal(asked[0].rows.mask[0], want)
+    assert core.registers[Register.ENTRIES] == np.count_nonzero(want[:old])
+
+
+def test_semaphores_alone_order_the_programs():
+    own = page_model(1)
+    h = page_host(own)
+    checked = set()
+    for step in h.stream(parts(own, [3, 3, 3, 3, 2]), 2):
+        result = h.run(step)
+        if step.start >= SHAPE.recent:
+            order = simulated(result.issues, params(*CODES).lxe_format())
+            assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
+            checked.add((step.phase, step.tokens))
+    assert {phase for phase, _ in checked} == {"norm", "cluster", "code", "attention", "output", "ffn", "down", "head"}
+
+
+@pytest.mark.parametrize(("name", "head"), [("core", 64), ("core", 128), ("edge8", 128)])
+def test_programs_fit_shipped_cores(name, head):
+    """A KV head of SmolLM2, and one of Llama-3 8B; 131,072 tokens, whose scores a bank does not hold."""
+    p = override(preset(name), ["lxe.codes=18", "wtu.budget=true"])
+    heads, kv_heads = (9, 3) if head == 64 else (32, 8)
+    whole = LayerShape(width=head * heads, heads=heads, kv_heads=kv_heads, head_size=head, ffn=64, entries=1024)
+    plan = SharePlan(Shares(whole, 64, p.cores), p.core.core_format(), RetrievalShape(clusters=16384, pages=PAGES), 0)
+    lengths = {phase: len(plan.phase(phase) or []) for phase in plan.phases}
+    assert all(lengths[phase] for phase in ("cluster", "code", "attention"))
+
+
+@pytest.mark.parametrize(
+    ("change", "of_shape", "message"),
+    [
+        ({}, {"kv_heads": 2}, "kv_heads=2: must be 1"),
+        ({}, {"recent": 20}, "recent=20: must be a multiple of"),
+        ({}, {"recent": 16}, "pages.recent=8: must be 16"),
+        ({"sinks": 9}, {}, "sinks=9: must be in at most 4 pages"),
+        ({"numbers": 1}, {}, "numbers=1: must be 2"),
+    ],
+)
+def test_sizes_that_do_not_fit(change, of_shape, message):
+    shape = replace(SHAPE, **{"kv_heads": 1, "heads": 2} | of_shape)
+    with pytest.raises(ParamError, match=message):
+        CorePlan(shape, params(*CODES).lxe_format(), RetrievalShape(n_hp=16, pages=replace(PAGE, **change)))
+
+
+def test_engines_that_do_not_suit():
+    with pytest.raises(ParamError, match="lxe.codes=0: must be 2"):
+        CorePlan(replace(SHAPE, kv_heads=1), params().lxe_format(), RetrievalShape(n_hp=16, frame=4, pages=PAGE))
+    ahead = RetrievalShape(n_hp=16, ahead=1, pages=PAGE)
+    with pytest.raises(ParamError, match="ahead=1: must be -1 for coded pages"):
+        CorePlan(replace(SHAPE, kv_heads=1), params(*CODES).lxe_format(), ahead)
+    with pytest.raises(ParamError, match="budget=False: must be true"):
+        page_host(page_model(1), PAGE, ("wtu.budget=false",))
+    p = params(*CODES)
+    sizes = p.dre.sizes()
+    own = RetrievalShape.of(sizes, False, pages=PAGE)
+    with pytest.raises(ParamError, match="th_hd=4: must be 1"):
+        ModelHost(SHAPE, p.lxe_format(), own, page_model(1), function(p, centre=False), sizes)
