@@ -4,9 +4,10 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from openvrex.golden.function_params import READINGS, check
-from openvrex.golden.policies import codecsight_policy, full_streaming, hybrid, mosaic, resv_policy
+from openvrex.golden.policies import codecsight_policy, full_streaming, hybrid, mosaic, pages_policy, resv_policy
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.policy import Policy
+from openvrex.golden.retrieval.coded_pages import PageParams
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ POLICIES = {
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
+    "pages": Entry(pages_policy.CodedPages, PageParams()),
 }
 # ReSV in every reading of its paper: "resv", "resv-equations", ...
 POLICIES |= {

@@ -44,7 +44,7 @@ from openvrex.golden.program.core_stages import FETCHED, PLACED, SWITCHED, CoreC
 from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_compiler import LayerPlan, Work
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Team, Tiling, divisors
-from openvrex.golden.program.page_choice_stages import PageChoiceCompiler
+from openvrex.golden.program.page_choice_stages import FRESH, MARKS, TOKENS, WORDS, PageChoiceCompiler
 from openvrex.golden.program.page_index import PageIndex
 from openvrex.golden.program.page_stages import PAGES
 from openvrex.golden.program.score_stages import LEVEL, RetrievalShape
@@ -78,7 +78,7 @@ class CorePlan(LayerPlan):
         self.retrieval = retrieval
         self._compiler = CoreCompiler if retrieval.pages is None else PageChoiceCompiler
         if retrieval.pages is not None:
-            self._beside, self._hands = {}, {PLACED: ("cluster", "resident"), FETCHED: ("select", "scores")}
+            self._beside, self._hands = {}, {FETCHED: ("select", "scores")}
         super().__init__(shape, fmt, cuts, team)
 
     @property
@@ -147,6 +147,8 @@ class CorePlan(LayerPlan):
         check(f.codes > 0, "lxe.codes", f.codes, f"must be {pages.numbers}, the numbers of a code")
         reason = f"must be a multiple of mean = {pages.mean}: keys that share a mean are adjacent in the ring"
         check(s.recent % pages.mean == 0, "recent", s.recent, reason)
+        reason = f"must be at most mean = {pages.mean}: a pass completes one mean at most"
+        check(s.tokens <= pages.mean, "tokens", s.tokens, reason)
         check(s.recent == pages.recent, "pages.recent", pages.recent, f"must be {s.recent}, the slots of the ring")
         check(pages.pinned <= f.lanes, "sinks", pages.sinks, f"must be in at most {f.lanes} pages, a word of scores")
         check(tiles * s.tokens <= f.depth, "n_hp", r.n_hp, f"needs more than a bank: take at most {f.depth} words")
@@ -168,7 +170,6 @@ class CorePlan(LayerPlan):
         a, r = self.arrays, self.retrieval
         cut, size = self.cuts["qkv"], self.shape.heads * self.shape.head_size
         keys = range(self.turns * self.beside, cut.blocks)
-        pages = r.pages is not None
         queries = range(-(-size // (cut.tiles * self.fmt.lanes)))
         guesses = r.ahead >= 0
         table = super()._table(c, gemm)
@@ -182,17 +183,31 @@ class CorePlan(LayerPlan):
             Planned("entries", c.entries),
             Planned("hash", c.hash),
             Planned("cluster", c.cluster),
-            Planned("code", lambda: c.code(0), pages),
-            Planned("rotary", lambda: c.queries(a["q"])),
-            *([Planned("resident", c.resident)] * pages),
-            Planned("sums", lambda: c.sums(), pages),
-            Planned("turn", lambda: c.turn_queries(), pages),
-            Planned("rank", lambda: c.rank_pages(0) if pages else c.rank(a["q"], a["means"]), not r.fetched),
-            Planned("select", c.select, not r.fetched),
-            Planned("guess_rank", c.rank_ahead, guesses),
-            Planned("guess_select", c.select_ahead, guesses),
-            Planned("resident", c.resident, not pages),
+            *(self._page_choice(c) if r.pages else self._cluster_choice(c)),
             *table[names.index("scores") :],
+        ]
+
+    def _cluster_choice(self, c: Any) -> list[Planned]:
+        a, r = self.arrays, self.retrieval
+        return [
+            Planned("rotary", lambda: c.queries(a["q"])),
+            Planned("rank", lambda: c.rank(a["q"], a["means"]), not r.fetched),
+            Planned("select", c.select, not r.fetched),
+            Planned("guess_rank", c.rank_ahead, r.ahead >= 0),
+            Planned("guess_select", c.select_ahead, r.ahead >= 0),
+            Planned("resident", c.resident),
+        ]
+
+    def _page_choice(self, c: Any) -> list[Planned]:
+        return [
+            Planned("code", lambda: c.code(0)),
+            Planned("queries", lambda: c.product(self["norm1"], self["qkv_weight"], range(self.turns * self.beside))),
+            Planned("rotary", lambda: c.queries(self.arrays["q"])),
+            Planned("resident", c.resident),
+            Planned("sums", c.sums),
+            Planned("turn", c.turn_queries),
+            Planned("rank", lambda: c.rank_pages(0)),
+            Planned("select", c.select),
         ]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
@@ -235,25 +250,34 @@ class CorePlan(LayerPlan):
         pinned = np.arange(self.index.pages) < pages.pinned
         return out | {"pins": np.where(pinned, 0, -np.inf).astype(BF16)}
 
-    def codes_due(self, start: int) -> bool:
-        """Whether a pass from token `start` completes keys that share a mean, so that `code` must run."""
-        own = self.index
-        return (start + self.shape.tokens) // own.mean > start // own.mean
+    def split(self, start: int) -> tuple[int, int]:
+        """Tokens of a pass from token `start` that are placed before `code`, and behind it; (0, all) if none is due."""
+        before = (start // self.index.mean + 1) * self.index.mean - start
+        return (before, self.shape.tokens - before) if before <= self.shape.tokens else (0, self.shape.tokens)
 
-    def page_registers(self, start: int, weights: int, kv: int) -> dict[int, int]:
-        """Values of the registers of `code` and of `rank` in a pass from token `start`.
+    def page_registers(self, phase: str, start: int, weights: int, kv: int) -> dict[int, int]:
+        """Values of the registers of a phase (`golden.program.share_plan.PAGES`) in a pass from token `start`.
 
         weights, kv : addresses of the layer's weights and entries
         """
-        s, own = self.shape, self.index
-        last = (start + s.tokens) // own.mean - 1  # the mean that the pass completes
-        slot = last * own.mean % s.recent
-        return {
-            int(KEYS): kv + max(0, slot) * s.entry * 2,
-            int(CODES): weights + self["codes"].offset + max(0, last) * own.mean * own.size * 2,
-            int(MEAN): weights + self["means"].offset + max(0, last) * s.head_size * 2,
-            int(PAGES): self._candidates(start),
-        }
+        s, own, (before, behind) = self.shape, self.index, self.split(start)
+        first = before if phase == "rest" else 0
+        tokens = before if phase == "hash" and before else behind
+        marks, number = self["marks"], start // own.mean  # of the mean that the pass completes, if it does
+        if phase in ("hash", "rest"):
+            return {
+                int(TOKENS): tokens,
+                int(WORDS): tokens * marks.shape[1],
+                int(MARKS): marks.offset + first * marks.shape[1] * 2,
+                int(FRESH): self["fresh"].offset + first * s.entry * 2,
+            }
+        if phase == "code":
+            return {
+                int(KEYS): kv + number * own.mean % s.recent * s.entry * 2,
+                int(CODES): weights + self["codes"].offset + number * own.mean * own.size * 2,
+                int(MEAN): weights + self["means"].offset + number * s.head_size * 2,
+            }
+        return {int(PAGES): self._candidates(start)} if phase == "attention" else {}
 
     def _candidates(self, start: int) -> int:
         """Pages with a token that has left the ring after a pass from token `start`."""

@@ -212,7 +212,7 @@ class ModelHost:
                 program = system.program(0, phase, layer)
                 assert program is not None  # a core alone takes part in every phase
                 yield from self._step(
-                    ModelStep(*where, layer, phase, group, program, system.registers(0, layer, group))
+                    ModelStep(*where, layer, phase, group, program, system.registers(0, layer, group, phase))
                 )
         self.length, self.passes = start + len(x), number + 1
         if head:

@@ -5,31 +5,39 @@ The KVMU keeps each page as a cluster. The host's `marks` are the page number of
 those of `golden.program.core_compiler`:
 
 ==========  ==========================================================================================================
-hash        sends `marks` to the HCU
-cluster     takes the clusters and copies the entries to the places that the KVMU gives, then runs the blocks of `qkv`
-            that hold queries only
-code        mean and codes of adjacent keys in the ring (`golden.program.code_stages`), a program of its own that the
-            host starts when so many tokens have come
+hash        sends `marks` of some tokens to the HCU
+cluster     takes their clusters and copies their entries to the places that the KVMU gives
+code        mean and codes of adjacent keys in the ring (`golden.program.code_stages`)
+queries     the blocks of `qkv` that hold queries
 resident    comes before the stages that follow
 sums, turn  `golden.program.page_stages`
 rank        scores of the pages with a token that has left the ring; the register FIRST holds their number
 select      sends one row of score codes to the WTU, which has a budget of tokens; starts the FETCH of the chosen pages.
             `candidates` takes the pages out that lie in the ring. `pins` raises those of sinks to the row's maximum
 ==========  ==========================================================================================================
+
+The ring may be as short as the keys that share a mean. So a pass that completes a mean places the tokens up to there,
+codes, and then places the others: `hash` and `cluster` are a program of their own, which the host starts once or twice.
+It takes as many tokens as the register FIRST says, their marks from the address in SLOT, entries from that in ENTRIES.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import Bank, Format
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.compiler import semaphores
-from openvrex.golden.program.core_stages import CLUSTER, FETCHED, PLACED, ROTATED, ROW, CoreCompiler, CoreSizes
-from openvrex.golden.program.isa import Opcode, Retrieve, StoreTo
+from openvrex.golden.program.core_stages import CLUSTER, FETCHED, CoreCompiler, CoreSizes
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.page_stages import PageCompiler, PageSizes
-from openvrex.golden.program.recipes import BANK, Scalar, Words
+from openvrex.golden.program.recipes import BANK, STREAM, Scalar, Words
 from openvrex.golden.program.score_stages import LEVEL
 from openvrex.golden.retrieval.coded_pages import SHARPNESS
+
+# Registers of `hash` and `cluster`: tokens, the words of their marks times `lanes`, addresses of marks and entries.
+TOKENS, WORDS, MARKS, FRESH = Register.FIRST, Register.LEFT, Register.SLOT, Register.ENTRIES
+UNUSED = Register.TAIL  # takes addresses that a cluster has in a table, which pages do not need
 
 
 class PageChoiceSizes(PageSizes, CoreSizes, Protocol):
@@ -42,24 +50,25 @@ class PageChoiceCompiler(PageCompiler, CoreCompiler):
     plan: PageChoiceSizes
 
     def hash(self) -> None:
-        """Send the page number of each token to the HCU."""
-        marks = self.plan["marks"]
-        tokens, numbers = marks.shape
-        tiles = numbers // self.fmt.lanes
-        self.take(marks, 0, tokens * tiles, Bank.B)
-        self.vector(tokens * tiles, op=VectorOp.STORE, format=Format.SIGN)
-        self._emit(Opcode.STORE, target=StoreTo.HASH, rows=tokens - 1, words=tiles - 1, **self.context())
+        """Send the page numbers of TOKENS tokens to the HCU."""
+        tiles = self.plan["marks"].shape[1] // self.fmt.lanes
+        marks, words = replace(self.plan["marks"], offset=0, base=MARKS), {"len": int(WORDS)}
+        tokens = {"len": int(TOKENS)}
+        self.load(marks, 0, 1, tiles, tiles * self.fmt.lanes, LoadTo.VECTOR, **tokens)
+        self.vector(words, Queue.LOAD, a=STREAM, write=Bank.B)
+        self.vector(words, op=VectorOp.STORE, format=Format.SIGN)
+        self._emit(Opcode.STORE, target=StoreTo.HASH, words=tiles - 1, **tokens, **self.context())
 
     def cluster(self) -> None:
-        """Take the clusters, and place the entries; run the blocks of the queries' GEMM meanwhile."""
-        s, p = self.shape, self.plan
-        self.fence(Opcode.STORE, signal=(ROTATED,))
-        self.fence(Opcode.RETRIEVE, wait=(ROTATED,))
-        for t in range(s.tokens):
-            self.retrieve(Retrieve.CLUSTER, p["fresh"], 0, to=ROW)
-            self.retrieve(Retrieve.PLACE, p["fresh"], t * s.entry * 2)
-        self.fence(Opcode.RETRIEVE, signal=(PLACED,))
-        self.product(p["norm1"], p["qkv_weight"], range(p.turns * p.beside))
+        """Take the clusters of TOKENS tokens, and place their entries."""
+        fresh = replace(self.plan["fresh"], offset=0, base=FRESH)
+        for t in self.rounds(TOKENS):
+            self.retrieve(Retrieve.CLUSTER, fresh, 0, to=UNUSED)
+            self.retrieve(Retrieve.PLACE, fresh, t * self.shape.entry * 2)
+
+    def resident(self) -> None:
+        p = self.plan
+        self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
 
     def select(self) -> None:
         """Choose pages by their scores and fetch their entries behind the ring."""

@@ -23,9 +23,11 @@ attention*  stages resident to values
 
 ==========  ==========================================================================================================
 the same with coded pages (`golden.program.page_choice_stages`)
-cluster*    stages keys to cluster of one KV head
-code*       stage code, in passes that complete keys that share a mean
-attention*  stages rotary to values
+entries*    stages keys and entries of one KV head
+hash*       stages hash and cluster, of the pass's tokens, or of those that complete keys that share a mean
+code*       stage code, in passes that do so
+rest*       stages hash and cluster of the tokens behind them, if there are any
+attention*  stages queries to values
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
@@ -87,9 +89,11 @@ PREFETCH = {
 }
 PAGES = {
     "norm": ALONE["norm"],
-    "cluster": ("keys", "entries", "hash", "cluster"),
+    "entries": ("keys", "entries"),
+    "hash": ("hash", "cluster"),
     "code": ("code",),
-    "attention": ("rotary", "resident", "sums", "turn", "rank", "select", *ATTENTION),
+    "rest": ("hash", "cluster"),
+    "attention": ("queries", "rotary", "resident", "sums", "turn", "rank", "select", *ATTENTION),
     **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
 }
 TEAMS = {
@@ -105,7 +109,15 @@ TEAMS = {
     "down": ("down",),
     "add_down": ("add_down",),
 }
-OF_TABLES = ("cluster", "code", "guess", "attention")  # phases that a core runs for each of its tables
+OF_TABLES = (
+    "cluster",
+    "guess",
+    "entries",
+    "hash",
+    "code",
+    "rest",
+    "attention",
+)  # phases that a core runs for each of its tables
 LEADERS = ("entries", "hash", "cluster", "select")  # stages of the leader only
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
 
@@ -281,8 +293,10 @@ class SharePlan(CorePlan):
         def total() -> None:
             c.total(a["sums"], a["hidden"], columns)
 
+        given = super()._table(c, gemm)
+        assert len({row.name for row in given}) == len(given)  # those below replace some
         rows = [
-            *super()._table(c, gemm),
+            *given,
             Planned("output", adds("output", "all_attention")),
             Planned("add_output", total, parts),
             Planned("gate_up", lambda: gemm("gate_up", "norm2", "own_gated", True)),
@@ -295,7 +309,7 @@ class SharePlan(CorePlan):
                 Planned("rotary", lambda: c.queries(a["q"], turned), len(turned) > 0),
             ]
         table = {row.name: row for row in rows}
-        names = [name for stages in self.phases.values() for name in stages if name in table]
+        names = dict.fromkeys(name for stages in self.phases.values() for name in stages if name in table)
         return [table[name] for name in names if name not in LEADERS or member == 0]
 
     def phase(self, name: str) -> list[Instruction] | None:

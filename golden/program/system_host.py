@@ -109,8 +109,11 @@ class SystemHost(SystemMap):
             for name, x in (plans[0].constants() | plans[0].inputs(hidden, cos, sin, start)).items():
                 self.put(i, name, x)
 
-    def registers(self, core: int, layer: int = 0, group: int = 0) -> dict[int, int]:
-        """Values of the registers that a core's program starts with, for one of its tables of a layer."""
+    def registers(self, core: int, layer: int = 0, group: int = 0, phase: str = "") -> dict[int, int]:
+        """Values of the registers that a core's program starts with, for one of its tables of a layer.
+
+        phase : with coded pages, what these values depend on
+        """
         team = self.shares.team(core)
         clusters = 0  # which the programs of a core alone find out
         if self.shares.members > 1:
@@ -119,12 +122,15 @@ class SystemHost(SystemMap):
         plan = self.plans[core][layer]
         if plan.retrieval.pages is None:
             return out
-        return out | plan.page_registers(self.position, out[Register.WEIGHTS], out[Register.KV])
+        return out | plan.page_registers(phase, self.position, out[Register.WEIGHTS], out[Register.KV])
 
     def steps(self, layer: int = 0) -> Iterator[tuple[str, int]]:
         """As `SystemMap.steps`, in the pass that `begin` has begun: keys are coded where some are complete."""
-        due = self.plans[0][layer].retrieval.pages is None or self.plans[0][layer].codes_due(self.position)
-        return (step for step in super().steps(layer) if due or step[0] != "code")
+        plan, without = self.plans[0][layer], set[str]()
+        if plan.retrieval.pages is not None:
+            before, behind = plan.split(self.position)
+            without = set() if before and behind else {"rest"} if before else {"code", "rest"}
+        return (step for step in super().steps(layer) if step[0] not in without)
 
     def run(self, phase: str, layer: int = 0, group: int = 0, order: Sequence[int] | None = None) -> dict[int, Result]:
         """Execute a phase of a layer, for one of each core's tables, on the cores in the given order."""
@@ -138,7 +144,7 @@ class SystemHost(SystemMap):
         """Execute a core's program of a phase for one of its tables, and note what later programs must know."""
         program = self.program(core, phase, layer)
         assert program is not None, f"core {core} has nothing to do in the phase {phase}"
-        out = self.cores[core].run(program, self.registers(core, layer, group))
+        out = self.cores[core].run(program, self.registers(core, layer, group, phase))
         if core < self.shares.teams and out.instructions[Engine.RETRIEVE]:  # others change no table
             self.tables[core].write([self.context(layer, group)])
             registers, retrieval = self.cores[core].registers, self.plans[core][layer].retrieval

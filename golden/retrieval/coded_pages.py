@@ -38,6 +38,7 @@ a score from Quest.
 from dataclasses import dataclass
 from functools import cache, reduce
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 
@@ -52,7 +53,7 @@ from openvrex.golden.function_params import (
     check_parameters,
     parameter,
 )
-from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.golden.retrieval.key_matrices import KeyMatrices, load, plain
 from openvrex.golden.retrieval.scores import exponential_codes, scores
 from openvrex.golden.retrieval.wicsum import select_rows
 
@@ -64,6 +65,8 @@ LARGEST = 2.0**100  # square of a number
 SURE = 2.0**60  # times a difference of a mean square and a bound: at least 1 where it is above zero
 SHARPNESS = 0.25  # of the codes of scores: they tell apart 88 octaves, the upper 60 in steps of 1/22 octave
 START, ROUNDS = 4.0, 4  # of the search for a logarithm
+# Value of the number 1 of a code at gain 2^0: half a quantiser's step, in the middle of the gain's range.
+ONE = STEP / 2 * MIDDLE
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,16 @@ class CodedKeys:
         scores = np.zeros((self.kv_heads, pages), np.float32)
         scores[:, :coded] = self.page_scores(q, sums)
         return chosen(scores, self.length, self.params)
+
+
+def matrices_of(params: PageParams, layers: int, kv_heads: int, size: int, model: str = "") -> list[KeyMatrices]:
+    """The matrices of a model's layers: those of the file that `params` name, or plain ones.
+
+    size : numbers of a head · model : its name, if it is known. Raises `ParamError` as `key_matrices.load`
+    """
+    if params.matrices:
+        return load(Path(params.matrices), layers, kv_heads, params.numbers, size, model)
+    return [plain(kv_heads, params.numbers, size, ONE)] * layers
 
 
 def chosen(scores: np.ndarray, length: int, params: PageParams) -> np.ndarray:

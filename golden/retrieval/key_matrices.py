@@ -100,7 +100,9 @@ def save(path: Path, layers: list[KeyMatrices], provenance: dict[str, Any]) -> N
 
 
 def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model: str = "") -> list[KeyMatrices]:
-    """The matrices of a file of `save`. Raises `ParamError` if it is not one, or not one for this model and code.
+    """The matrices of a file of `save`: of its numbers the first ones, which matter most.
+
+    Raises `ParamError` if it is not such a file, or not one for this model and code.
 
     model : name of the decoder; empty where it is not known, and then only the sizes are compared
     """
@@ -113,8 +115,10 @@ def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model:
     check(not model or own == model, "matrices", str(path), f"is of {own}, not of {model}: {MEND}")
     want = layers, kv_heads, numbers, size
     for a in (code, query):
-        fits, finite = a.shape == want and a.dtype == np.uint16, (a & 0x7F80 != 0x7F80).all()
+        enough = a.ndim == 4 and a.shape[2] >= numbers and (*a.shape[:2], numbers, a.shape[3]) == want
+        fits, finite = enough and a.dtype == np.uint16, (a & 0x7F80 != 0x7F80).all()
         what = "layers, KV heads, numbers, numbers of a head"
         check(fits, "matrices", str(path), f"is for {list(a.shape)} {what}, not {list(want)}: {MEND}")
         check(bool(finite), "matrices", str(path), f"holds infinity or NaN: {MEND}")
-    return [KeyMatrices(c.view(BF16), q.view(BF16)) for c, q in zip(code, query, strict=True)]
+    code, query = (a[:, :, :numbers].view(BF16) for a in (code, query))
+    return [KeyMatrices(c, q) for c, q in zip(code, query, strict=True)]

@@ -11,9 +11,9 @@ from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.retrieval import key_matrices
-from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.coded_pages import ONE, PageParams
 from openvrex.golden.retrieval.key_matrices import FAR, Moments
-from openvrex.papers.policies.coded_pages_policy import ONE, Calibrating
+from openvrex.papers.policies.calibrating import Calibrating
 from openvrex.papers.recall.recall_run import MODELS
 from openvrex.scripts import console
 from openvrex.scripts.progress import track

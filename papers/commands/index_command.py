@@ -11,11 +11,11 @@ import typer
 from rich.table import Table
 
 from openvrex.golden.function_params import check
+from openvrex.golden.policies.pages_policy import CodedPages
 from openvrex.golden.policies.resv_policy import ReSVPolicy
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.papers.commands.kept_runs import numbers
 from openvrex.papers.evaluation.index_cost import IndexCost, Measured, cost
-from openvrex.papers.policies.coded_pages_policy import CodedPages
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS
 from openvrex.scripts import console

@@ -4,8 +4,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies import full_streaming
 from openvrex.golden.policies.registry import POLICIES as ON_CORE
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.retrieval.coded_pages import PageParams
-from openvrex.papers.policies import coded_pages_policy, compressed_cache, infinigen, oaken, rekv, signature_policy
+from openvrex.papers.policies import compressed_cache, infinigen, oaken, rekv, signature_policy
 
 # In the order of tables.
 POLICIES = {
@@ -21,7 +20,7 @@ POLICIES = {
     "streammem": Entry(compressed_cache.StreamMem, compressed_cache.StreamMemParams()),
     "hybrid": ON_CORE["hybrid"],
     "signatures": Entry(signature_policy.SignaturePolicy, signature_policy.SignatureParams()),
-    "pages": Entry(coded_pages_policy.CodedPages, PageParams()),
+    "pages": ON_CORE["pages"],
 }
 POLICIES |= {name: found for name, found in ON_CORE.items() if name not in POLICIES}
 ALL = tuple(

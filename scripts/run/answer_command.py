@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.model_host import ModelHost
+from openvrex.golden.program.system_map import SystemMap
+from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CoreParams
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
-from openvrex.scripts.run.policy_run import PolicyRun, run
+from openvrex.scripts.run.policy_run import PolicyRun, run, split, told
 from openvrex.scripts.run.run_options import Answering, grouped
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host
+from openvrex.tb.library.decoder_model import PAGES, TOKENS, core, decoder_host, page_params
 from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.page_watch import PageWatch
 from openvrex.tb.library.video_question import VideoQuestion, answer
 
 if TYPE_CHECKING:  # Dask takes half a second to import; no other command should wait for it.
@@ -40,6 +44,7 @@ def command(
     fps: Annotated[float | None, typer.Option(help="Sample this many frames per second; all by default.")] = None,
     gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
+    policy: Annotated[str, typer.Option(help="What is retrieved: resv or pages.")] = "resv",
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
@@ -51,8 +56,15 @@ def command(
     SmolLM2 computes the whole stream on the core: prompt, frames, question and answer, from embeddings to token
     numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
     """
-    asked = VideoQuestion(video, frames, tokens, fps, prompt, question, gop)
-    run(AnswerRun(asked, core(how.param or ()), layers, generate), {"param": how.param or []}, how)
+    check(policy in ("resv", "pages"), "policy", policy, "must be resv or pages: they retrieve in a whole decoder")
+    asked, pages = VideoQuestion(video, frames, tokens, fps, prompt, question, gop), None
+    changes, sizes = split(policy, how.param or ())
+    if policy == "pages":
+        p = core([*PAGES, *sizes])
+        pages = page_params(p, changes)
+    else:
+        p = core(how.param or ())
+    run(AnswerRun(asked, p, layers, generate, pages), {"param": how.param or []}, how)
 
 
 class AnswerRun(PolicyRun):
@@ -60,23 +72,32 @@ class AnswerRun(PolicyRun):
 
     title, file = "an answer on the RTL", "answer.json"
 
-    def __init__(self, asked: VideoQuestion, p: CoreParams, layers: int, generate: int):
+    def __init__(
+        self, asked: VideoQuestion, p: CoreParams, layers: int, generate: int, pages: PageParams | None = None
+    ):
+        self.page_params = pages
         self.asked, self.core, self.layers, self.generate = asked, p, layers, generate
         self.pictures = asked.pictures()  # a bad input fails here, before the models are loaded
         self.units = stage_log.units(p)
         self.counters = [u.busy for u in self.units]
         self.key = asdict(asked) | {"generate": generate, "layers": layers}
+        if pages:
+            self.key |= {"policy": "pages", "params": asdict(pages)}
 
     def start(self, folder: Path, bar: Bar) -> ModelStream:
         self.decoder = Decoder(self.layers, 1)
         seen = bar.add_task("vision encoder", total=len(self.pictures))
         self.parts = self.asked.parts(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
         self.tokens = sum(map(len, self.parts)) + self.generate
-        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS)
-        self.stream = ModelStream(self.host, self.parts, self.generate)
+        pages = self.page_params
+        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, pages=pages)
+        self.stream = ModelStream(self.host, self.parts, self.generate, PageWatch(self.host, pages) if pages else None)
         self.total = steps(self.host, self.parts, self.generate)
         self.flat = self.total >= LONG and self.core.dpe.n_h * self.core.dpe.n_w <= LARGE
         return self.stream
+
+    def disagreements(self) -> list[str]:
+        return [f"golden chooses otherwise: {line}" for line in self.stream.disagreements]
 
     def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
         full: list[np.ndarray] = []
@@ -92,7 +113,7 @@ class AnswerRun(PolicyRun):
             "passes": passes(records, busy, names, self.stream.errors(full), bus),
             "phases": phases(records),
             "stages": stages(records),
-            "events": events(records),
+            "events": events(records) | (self.stream.watch.told() if self.stream.watch else {}),
             "per_second": rates(records, len(self.parts)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
@@ -108,6 +129,7 @@ class AnswerRun(PolicyRun):
     @staticmethod
     def lead(result: dict[str, Any]) -> str:
         of = f"{result['layers']} of {N_LAYERS} layers, {result['frames']} frames of {result['clip']}"
+        of += f", coded pages: {told(result['params'])}" if "params" in result else ""
         return f"{result['decoder']}, {of}: {result['question']}"
 
     @staticmethod
@@ -118,7 +140,7 @@ class AnswerRun(PolicyRun):
 def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:
     """Most steps of a stream; an end-of-text token makes it shorter."""
     system = host.system
-    each = len(list(system.steps()))
+    each = len(list(SystemMap.steps(system)))  # of which some passes leave out some
     given = sum(-(-len(x) // host.shape.tokens) for x in parts)
     return (given + generate - 1) * len(host.weights.layers) * each + generate
 

@@ -10,8 +10,10 @@ from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
 from openvrex.golden.program.model_host import ModelHost, ModelStep
+from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
+from openvrex.tb.library.page_watch import PageWatch
 from openvrex.tb.library.pass_stream import Place
 from openvrex.tb.library.video_question import likeliest
 
@@ -33,7 +35,7 @@ class StepPass:
         """Pass of the stream, layer, phase and KV head."""
         s = self.step
         parts = [f"pass {s.number}"] + [f"layer {s.layer}"] * (s.layer is not None) + [s.phase]
-        return ", ".join(parts + [f"KV head {s.group}"] * (s.phase == "attention"))
+        return ", ".join(parts + [f"KV head {s.group}"] * (s.phase in OF_TABLES))
 
     @property
     def program(self) -> Sequence[Instruction]:
@@ -84,15 +86,17 @@ class ModelStream:
     """Parts of a stream, and generated tokens behind them, on a host of a whole decoder.
 
     parts, generate : as for `ModelHost.stream`
+    watch : follows the steps, if there is one
 
     Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens,
     `outputs` the hidden states of each pass behind the last layer, FP32 [tokens, width].
     """
 
-    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int):
+    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int, watch: PageWatch | None = None):
         self.host, self.parts, self.generate = host, parts, generate
         self.core = host.system.cores[0]
         self.outputs: list[np.ndarray] = []
+        self.watch, self.disagreements = watch, list[str]()  # what it has found
         self._stages: dict[tuple[int, str], list[str]] = {}  # by number of tokens and phase
 
     @property
@@ -108,6 +112,8 @@ class ModelStream:
         for step in h.stream(self.parts, self.generate):
             yield StepPass(self, step)
             h.ran(step)
+            if self.watch:
+                self.disagreements += self.watch.take(step)
             if (step.layer, step.phase) == last:
                 self.outputs.append(h.hidden(step.tokens).copy())
 

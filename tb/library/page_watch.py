@@ -10,12 +10,14 @@ from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.model_host import ModelHost, ModelStep
 from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, resident_sum
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
+from openvrex.golden.retrieval.scores import scores
 
 
 class PageWatch:
     """Follows the stream of a host, step by step: keys and queries are those of the core, all else is defined anew.
 
-    events : attentions that fetched, pages fetched whole and in part, those of sinks, means completed
+    events : attentions that fetched, pages fetched whole and in part, those of sinks, pages at home that stayed there,
+        means completed
     """
 
     def __init__(self, host: ModelHost, params: PageParams):
@@ -36,22 +38,33 @@ class PageWatch:
             return system.get(0, name, *where)
 
         q = get("q").reshape(s.tokens, s.group, s.head_size)
-        near = get("scores")[:, : s.recent]
+        near = scores(q, get("ring")[:, : s.head_size], 1, plan.fmt.dot).reshape(s.rows, s.recent)
         logits = fma(near, to_bf16(np.full(near.shape, plan.scale)), np.full(near.shape, -0.0, np.float32))
         sums = resident_sum(logits, np.repeat(plan.seen(step.start), s.group, axis=0), plan.fmt.lanes)
         sums = sums.reshape(s.tokens, s.group)
         out, name = [], f"pass {step.number}, layer {step.layer}, KV head {step.group}"
         old = max(0, own.length - self.params.recent)
-        scores = own.page_scores(q, sums)[0, : -(-old // self.params.page)]
-        if not np.array_equal(get("ranks")[0, : len(scores)].view(np.uint32), scores.view(np.uint32)):
+        ranks = own.page_scores(q, sums)[0, : -(-old // self.params.page)]
+        if not np.array_equal(get("ranks")[0, : len(ranks)].view(np.uint32), ranks.view(np.uint32)):
             out.append(f"{name}: scores of pages")
         want = own.choose(q, sums)[0]
         count = self.host.system.cores[0].registers[Register.ENTRIES]
         found = get("behind")[:count]
         if not np.array_equal(found.view(np.uint16), self.entries[where][want].view(np.uint16)):
             out.append(f"{name}: entries fetched")
-        self._count(want)
+        self._count(want, old)
         return out
+
+    def told(self) -> dict[str, int]:
+        """The events, as a report names them."""
+        names = {
+            "means completed, and their keys coded": "means",
+            "pages fetched whole": "whole pages",
+            "pages fetched in part": "parts of pages",
+            "pages of sinks fetched": "pages of sinks",
+            "pages left out": "left out",
+        }
+        return {text: int(self.events[name]) for text, name in names.items()}
 
     def _append(self, step: ModelStep) -> CodedKeys:
         """Take the entries of the pass from the ring."""
@@ -73,10 +86,11 @@ class PageWatch:
         self.events["means"] += own.means.shape[1]
         return own
 
-    def _count(self, want: np.ndarray) -> None:
+    def _count(self, want: np.ndarray, old: int) -> None:
         page, events = self.params.page, self.events
         pages = np.add.reduceat(want, np.arange(0, len(want), page))
         events["fetches"] += bool(want.any())
         events["whole pages"] += np.count_nonzero(pages == page)
         events["parts of pages"] += np.count_nonzero((pages > 0) & (pages < page))
+        events["left out"] += -(-old // page) - np.count_nonzero(pages)
         events["pages of sinks"] += np.count_nonzero(pages[: self.params.pinned])

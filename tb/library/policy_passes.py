@@ -1,5 +1,6 @@
-"""A decoder in FP32 under the policy ReSV, pass by pass, to hold a golden core against."""
+"""A decoder in FP32 under a policy, pass by pass, to hold a golden core against."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,19 +8,35 @@ import numpy as np
 from openvrex.golden.function_params import DotFormat, ReSVParams
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
+from openvrex.golden.policies.pages_policy import CodedPages
+from openvrex.golden.policies.policy import Policy
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
+from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
+
+
+def resv(decoder: Decoder, params: ReSVParams, dot: DotFormat) -> Policy:
+    """ReSV that hashes and scores with the core's dot products and score codes."""
+    own = ReSVPolicyParams(replace(params, dot=dot, score_map="vpe"), "none")
+    return ReSVPolicy(own, decoder_shape(decoder))
+
+
+def pages(decoder: Decoder, params: PageParams, matrices: Sequence[KeyMatrices], dot: DotFormat) -> Policy:
+    """Coded pages that score with the core's dot products."""
+    out = CodedPages(params, decoder_shape(decoder))
+    out.layers = [CodedKeys(params, own, dot) for own in matrices]
+    return out
 
 
 class PolicyPasses(DecoderRun):
-    """Passes of a decoder whose policy hashes and scores with the core's dot products and score codes.
+    """Passes of a decoder under a policy.
 
     hidden, logits : of the last token of the last pass, [width] and [vocabulary]
     """
 
-    def __init__(self, decoder: Decoder, resv: ReSVParams, dot: DotFormat):
-        params = ReSVPolicyParams(replace(resv, dot=dot, score_map="vpe"), "none")
-        super().__init__(ReSVPolicy(params, decoder_shape(decoder)), decoder.width)
+    def __init__(self, decoder: Decoder, policy: Policy):
+        super().__init__(policy, decoder.width)
         self.decoder = decoder
         self.hidden, self.logits = np.zeros(0), np.zeros(0)
 

@@ -42,7 +42,7 @@ def small(monkeypatch):
     own = small_models.model(1)
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
-    monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens: small_models.host(own))
+    monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens, pages: small_models.host(own))
     # The DPE alone: the other tests of small cores follow its chunks too, so that they share a simulator.
     dpe, *_ = stage_log.units(small_models.params())
     monkeypatch.setattr(stage_log, "units", lambda p: [dpe])
@@ -102,6 +102,29 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
         "3: pass 0, layer 0, output: equal",
         "4: pass 0, layer 0, ffn: equal",
     ], some.output
+
+
+def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path):
+    own = small_models.page_model(1)
+    monkeypatch.setattr(answer_command, "core", lambda more: small_models.params(*small_models.CODES))
+    host = lambda decoder, p, total, tokens, pages: small_models.page_host(own, pages)  # noqa: E731
+    monkeypatch.setattr(answer_command, "decoder_host", host)
+    words = ("--policy", "pages", "-p", "pages.page=2", "-p", "pages.budget=2", "-p", "pages.sinks=2")
+    got = vrex("--frames", 1, "--generate", 4, "-o", tmp_path, "--json", *words)
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert result["params"]["budget"] == 2
+    assert not result["differences"]
+    assert all(one["cycles"] == one["predicted"] for one in result["passes"])
+    assert {"code", "resident", "sums", "turn", "rank", "select"} <= set(result["stages"])
+    assert all(result["events"].values()), result["events"]
+    assert "coded pages: page 2, mean 4, numbers 2, budget 2" in (tmp_path / "report.html").read_text()
+
+
+def test_a_policy_that_no_whole_decoder_runs():
+    got = vrex("--policy", "mosaic")
+    assert got.exit_code == 2
+    assert "policy='mosaic': must be resv or pages" in got.stderr
 
 
 def test_the_likeliest_token_has_its_probability():

@@ -10,7 +10,7 @@ from openvrex.golden.program.lxe_model import LxeError
 from openvrex.golden.program.lxe_model import play as simulated
 from openvrex.golden.program.model_host import HEAD, ModelHost, ModelStep, blocks_needed
 from openvrex.golden.retrieval.table_image import image
-from openvrex.tb.library.policy_passes import PolicyPasses
+from openvrex.tb.library.policy_passes import PolicyPasses, resv
 from openvrex.tb.library.small_models import LAYERS, SHAPE, PlainDecoder, function, host, model, params, parts
 
 
@@ -39,7 +39,8 @@ def test_a_stream_equals_the_policy_in_fp32(seed, tied):
     Both retrieve the same number of entries for each layer and head. The core rounds activations to BF16.
     """
     own = model(seed, tied)
-    h, wanted = host(own), PolicyPasses(PlainDecoder(own, 64), function(params()), params().lxe_format().dot)
+    h, decoder = host(own), PlainDecoder(own, 64)
+    wanted = PolicyPasses(decoder, resv(decoder, function(params()), params().lxe_format().dot))
     given = parts(own, [5, 3, 3, 0, 3, 4])
     x = np.concatenate(given)
     fetched, counts, steps = np.zeros((LAYERS, SHAPE.kv_heads)), [], []

@@ -17,7 +17,20 @@ from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.coded_pages import PageParams, chosen
 from openvrex.hdl.params import override, preset
 from openvrex.tb.library.page_watch import PageWatch
-from openvrex.tb.library.small_models import CODES, LAYERS, PAGE, SHAPE, function, page_host, page_model, params, parts
+from openvrex.tb.library.policy_passes import PolicyPasses
+from openvrex.tb.library.policy_passes import pages as policy_of
+from openvrex.tb.library.small_models import (
+    CODES,
+    LAYERS,
+    PAGE,
+    SHAPE,
+    PlainDecoder,
+    function,
+    page_host,
+    page_model,
+    params,
+    parts,
+)
 
 PAGES = PageParams()
 
@@ -37,7 +50,7 @@ def played(pages: PageParams, sizes: list[int], generate: int, more: tuple[str, 
     ("pages", "more"),
     [
         (PAGE, ()),
-        (replace(PAGE, sinks=0, page=4), ()),
+        (replace(PAGE, sinks=0, page=4, mean=8), ()),  # as long as the ring
         (replace(PAGE, sinks=3, page=1, mean=4, budget=3), ("clusters=64",)),
     ],
 )
@@ -52,6 +65,25 @@ def test_every_choice_is_that_of_the_definition(pages, more):
     assert watch.events["whole pages"] > 4 * tables
     assert (watch.events["parts of pages"] > 0) == (pages.page > 1)
     assert (watch.events["pages of sinks"] > 4 * tables) == (pages.sinks > 0)
+
+
+def test_a_stream_equals_the_policy_in_fp32():
+    """Hidden states of each pass, and the entries fetched for each layer and head; the core rounds to BF16."""
+    own = page_model(3)
+    h, decoder = page_host(own), PlainDecoder(own, 64)
+    wanted = PolicyPasses(decoder, policy_of(decoder, PAGE, own.matrices, params(*CODES).lxe_format().dot))
+    given = parts(own, [5, 3, 3, 3, 4])
+    x, fetched, same = np.concatenate(given), np.zeros((LAYERS, SHAPE.kv_heads)), []
+    for step in h.stream(given):
+        h.run(step)
+        if step.phase == "attention":
+            fetched[step.layer, step.group] = h.system.cores[0].registers[Register.ENTRIES]
+        elif step.phase == "down" and step.layer == LAYERS - 1:
+            same.append(np.array_equal(fetched, wanted.take_pass(x[step.start : step.start + step.tokens])))
+            near = np.linalg.norm(h.hidden(step.tokens)[-1] - wanted.hidden)
+            assert near < 0.01 * np.linalg.norm(wanted.hidden)
+    assert all(same)
+    assert fetched.sum() > 4 * LAYERS * SHAPE.kv_heads
 
 
 @pytest.mark.parametrize(
@@ -85,13 +117,14 @@ def test_semaphores_alone_order_the_programs():
     own = page_model(1)
     h = page_host(own)
     checked = set()
-    for step in h.stream(parts(own, [3, 3, 3, 3, 2]), 2):
+    for step in h.stream(parts(own, [3, 3, 3, 3, 3, 3]), 2):
         result = h.run(step)
         if step.start >= SHAPE.recent:
             order = simulated(result.issues, params(*CODES).lxe_format())
             assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
             checked.add((step.phase, step.tokens))
-    assert {phase for phase, _ in checked} == {"norm", "cluster", "code", "attention", "output", "ffn", "down", "head"}
+    phases = {"norm", "entries", "hash", "code", "rest", "attention", "output", "ffn", "down", "head"}
+    assert {phase for phase, _ in checked} == phases
 
 
 @pytest.mark.parametrize(("name", "head"), [("core", 64), ("core", 128), ("edge8", 128)])
@@ -102,7 +135,7 @@ def test_programs_fit_shipped_cores(name, head):
     whole = LayerShape(width=head * heads, heads=heads, kv_heads=kv_heads, head_size=head, ffn=64, entries=1024)
     plan = SharePlan(Shares(whole, 64, p.cores), p.core.core_format(), RetrievalShape(clusters=16384, pages=PAGES), 0)
     lengths = {phase: len(plan.phase(phase) or []) for phase in plan.phases}
-    assert all(lengths[phase] for phase in ("cluster", "code", "attention"))
+    assert all(lengths[phase] for phase in ("entries", "hash", "code", "rest", "attention"))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +144,7 @@ def test_programs_fit_shipped_cores(name, head):
         ({}, {"kv_heads": 2}, "kv_heads=2: must be 1"),
         ({}, {"recent": 20}, "recent=20: must be a multiple of"),
         ({}, {"recent": 16}, "pages.recent=8: must be 16"),
+        ({"page": 1, "mean": 2}, {}, "tokens=3: must be at most mean = 2"),
         ({"sinks": 9}, {}, "sinks=9: must be in at most 4 pages"),
         ({"numbers": 1}, {}, "numbers=1: must be 2"),
     ],

@@ -13,7 +13,7 @@ from openvrex.golden.program.score_stages import RetrievalShape
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.tb.library.decoder_model import TOKENS, core, decoder_host, layer_shape
-from openvrex.tb.library.policy_passes import PolicyPasses
+from openvrex.tb.library.policy_passes import PolicyPasses, resv
 from openvrex.tb.library.runner import ROOT
 
 VOCABULARY = 49152
@@ -82,7 +82,7 @@ def test_a_stream_chooses_the_tokens_of_the_policy(record_property):
     total = sum(len(x) for x in given) + 1
     f = replace(p.dre.function(), sinks=0)
     h = decoder_host(decoder, p, total, f=f)
-    plain = PolicyPasses(decoder, f, p.core_format().dot)
+    plain = PolicyPasses(decoder, resv(decoder, f, p.core_format().dot))
     x, tokens, errors, fetched = np.concatenate(given), [], [], []
     for step in h.stream(given, 2):
         h.run(step)

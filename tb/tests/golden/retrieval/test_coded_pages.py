@@ -302,6 +302,11 @@ def test_a_file_of_matrices(tmp_path):
         np.testing.assert_array_equal(a.code, b.code)
         np.testing.assert_array_equal(a.query, b.query)
     key_matrices.load(path, 2, KV_HEADS, 5, SIZE, "none")
+    for a, b in zip(own, key_matrices.load(path, 2, KV_HEADS, 3, SIZE), strict=True):
+        np.testing.assert_array_equal(a.code[:, :3], b.code)
+        np.testing.assert_array_equal(a.query[:, :3], b.query)
+    with pytest.raises(ParamError, match=r"is for \[2, 2, 5, 16\] layers.* not \[2, 2, 6, 16\]"):
+        key_matrices.load(path, 2, KV_HEADS, 6, SIZE)
     with pytest.raises(ParamError, match="is of none, not of smollm2: make it with 'vrex papers calibrate'"):
         key_matrices.load(path, 2, KV_HEADS, 5, SIZE, "smollm2")
     with pytest.raises(ParamError, match=r"is for \[2, 2, 5, 16\] layers.* not \[3, 2, 5, 16\]"):

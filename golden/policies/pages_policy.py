@@ -1,22 +1,16 @@
 """Retrieval of coded pages (`golden.retrieval.coded_pages`) as a policy."""
 
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import fma
 from openvrex.golden.policies.blocks import Shape
-from openvrex.golden.policies.full_streaming import Full, FullParams
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
-from openvrex.golden.retrieval.coded_pages import MIDDLE, STEP, CodedKeys, PageParams, resident_sum
-from openvrex.golden.retrieval.key_matrices import FAR, Moments, load, plain
+from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, matrices_of, resident_sum
 from openvrex.golden.retrieval.scores import scores
-
-# Value of the number 1 of a code at gain 2^0: half a quantiser's step, in the middle of the gain's range.
-ONE = STEP / 2 * MIDDLE
 
 
 class CodedPages(Policy):
@@ -32,11 +26,7 @@ class CodedPages(Policy):
 
     def __init__(self, params: PageParams, shape: Shape):
         super().__init__(params, shape)
-        heads, size = shape.kv_heads, shape.head_size
-        if params.matrices:
-            matrices = load(Path(params.matrices), shape.layers, heads, params.numbers, size, shape.model)
-        else:
-            matrices = [plain(heads, params.numbers, size, ONE)] * shape.layers
+        matrices = matrices_of(params, shape.layers, shape.kv_heads, shape.head_size, shape.model)
         self.layers = [CodedKeys(params, own) for own in matrices]
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -71,26 +61,3 @@ class CodedPages(Policy):
         products = scores(q, keys, self.shape.kv_heads)
         scale = to_bf16(np.full(products.shape, 1 / sqrt(self.shape.head_size)))
         return fma(products, scale, np.full(products.shape, -0.0, np.float32))
-
-
-class Calibrating(Full):
-    """Full attention that adds what it sees to `moments`, from which the matrices of coded pages are derived.
-
-    mean : adjacent tokens that share a mean key · moments : of each layer; a further text adds to them
-    """
-
-    source = "this project: docs/papers/recall.md"
-
-    def __init__(self, mean: int, moments: list[Moments], shape: Shape):
-        super().__init__(FullParams(), shape)
-        self.mean, self.moments = mean, moments
-        self._added = [0] * shape.layers  # tokens whose keys have been added
-
-    def select(self, step: LayerBlock) -> Selected:
-        own, first = self.moments[step.layer], self._added[step.layer]
-        own.add_queries(step.q[step.rows >= FAR])
-        for start in range(first, step.n - self.mean + 1, self.mean):
-            keys = step.k[:, start : start + self.mean].swapaxes(0, 1)
-            own.add_keys(keys - to_bf16(keys.mean(axis=0)).astype(np.float32))
-            self._added[step.layer] = start + self.mean
-        return super().select(step)
