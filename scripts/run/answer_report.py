@@ -29,7 +29,7 @@ EVENTS = {
     "bursts fetched": "dre.kvmu.bursts",
 }
 MORE = "raise --frames, or lower -p recent"
-PREDICTION = ("hash", "cluster", "rank", "select")  # stages that only retrieval needs
+PREDICTION = ("hash", "cluster", "code", "sums", "turn", "rank", "select")  # stages that only retrieval needs
 
 
 def passes(
@@ -122,7 +122,8 @@ def sections(result: dict[str, Any]) -> list[Section]:
     at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
     every = sum(result["stages"].values())
     speed = sum(one["cycles"] for one in result["passes"]) / result["simulator_seconds"]
-    prediction = sum(result["stages"].get(name, 0) for name in PREDICTION) / every
+    own_stages = [name for name in PREDICTION if name in result["stages"]]
+    prediction = sum(result["stages"][name] for name in own_stages) / every
     shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "loaded", "copied", "compared")
     return [
         Section(
@@ -155,7 +156,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
         Section(
             "Where time goes",
             "Cycles of each stage in all steps by the time view: from the end of all stages before to its own end. "
-            f"Retrieval is visible in {', '.join(PREDICTION)}: {prediction:.2%} of all cycles.",
+            f"Retrieval is visible in {', '.join(own_stages)}: {prediction:.2%} of all cycles.",
             ["stage", "cycles", f"time at {clock}", "share"],
             [[name, f"{n:,}", f"{n / MS:.2f} ms", f"{n / every:.2%}"] for name, n in result["stages"].items()],
         ),

@@ -109,8 +109,8 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path):
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params(*small_models.CODES))
     host = lambda decoder, p, total, tokens, pages: small_models.page_host(own, pages)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
-    words = ("--policy", "pages", "-p", "pages.page=2", "-p", "pages.budget=2", "-p", "pages.sinks=2")
-    got = vrex("--frames", 1, "--generate", 4, "-o", tmp_path, "--json", *words)
+    words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
+    got = vrex("--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words, "-p", "pages.mean=4")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert result["params"]["budget"] == 2
