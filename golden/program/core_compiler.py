@@ -78,7 +78,7 @@ class CorePlan(LayerPlan):
         self.retrieval = retrieval
         self._compiler = CoreCompiler if retrieval.pages is None else PageChoiceCompiler
         if retrieval.pages is not None:
-            self._beside, self._hands = {}, {FETCHED: ("select", "scores")}
+            self._beside, self._hands = {"cluster": ("queries",)}, {FETCHED: ("select", "scores")}
         super().__init__(shape, fmt, cuts, team)
 
     @property
@@ -181,8 +181,6 @@ class CorePlan(LayerPlan):
             Planned("guess_rotary", lambda: c.queries(a["guess"]), guesses),
             Planned("keys", lambda: c.product(a["norm1"], a["qkv_weight"], keys)),
             Planned("entries", c.entries),
-            Planned("hash", c.hash),
-            Planned("cluster", c.cluster),
             *(self._page_choice(c) if r.pages else self._cluster_choice(c)),
             *table[names.index("scores") :],
         ]
@@ -190,6 +188,8 @@ class CorePlan(LayerPlan):
     def _cluster_choice(self, c: Any) -> list[Planned]:
         a, r = self.arrays, self.retrieval
         return [
+            Planned("hash", c.hash),
+            Planned("cluster", c.cluster),
             Planned("rotary", lambda: c.queries(a["q"])),
             Planned("rank", lambda: c.rank(a["q"], a["means"]), not r.fetched),
             Planned("select", c.select, not r.fetched),
@@ -200,8 +200,12 @@ class CorePlan(LayerPlan):
 
     def _page_choice(self, c: Any) -> list[Planned]:
         return [
+            Planned("early_hash", c.hash),
+            Planned("early_cluster", c.cluster),
             Planned("code", lambda: c.code(0)),
+            Planned("hash", c.hash),
             Planned("queries", lambda: c.product(self["norm1"], self["qkv_weight"], range(self.turns * self.beside))),
+            Planned("cluster", c.cluster),
             Planned("rotary", lambda: c.queries(self.arrays["q"])),
             Planned("resident", c.resident),
             Planned("sums", c.sums),
@@ -261,8 +265,7 @@ class CorePlan(LayerPlan):
         weights, kv : addresses of the layer's weights and entries
         """
         s, own, (before, behind) = self.shape, self.index, self.split(start)
-        first = before if phase == "rest" else 0
-        tokens = before if phase == "hash" and before else behind
+        first, tokens = (0, before) if phase == "hash" else (before, behind)
         marks, number = self["marks"], start // own.mean  # of the mean that the pass completes, if it does
         if phase in ("hash", "rest"):
             return {

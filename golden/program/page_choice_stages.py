@@ -5,10 +5,12 @@ The KVMU keeps each page as a cluster. The host's `marks` are the page number of
 those of `golden.program.core_compiler`:
 
 ==========  ==========================================================================================================
-hash        sends `marks` of some tokens to the HCU
-cluster     takes their clusters and copies their entries to the places that the KVMU gives
+early_*     `hash` and `cluster` of the tokens up to the end of a mean, as `early_hash` and `early_cluster`
 code        mean and codes of adjacent keys in the ring (`golden.program.code_stages`)
-queries     the blocks of `qkv` that hold queries
+hash        sends `marks` of the other tokens to the HCU
+queries     the blocks of `qkv` that hold queries, while the HCU compares
+cluster     takes the clusters of these tokens and copies their entries to the places that the KVMU gives
+rotary      rotates queries
 resident    comes before the stages that follow
 sums, turn  `golden.program.page_stages`
 rank        scores of the pages with a token that has left the ring; the register FIRST holds their number
@@ -17,8 +19,8 @@ select      sends one row of score codes to the WTU, which has a budget of token
 ==========  ==========================================================================================================
 
 The ring may be as short as the keys that share a mean. So a pass that completes a mean places the tokens up to there,
-codes, and then places the others: `hash` and `cluster` are a program of their own, which the host starts once or twice.
-It takes as many tokens as the register FIRST says, their marks from the address in SLOT, entries from that in ENTRIES.
+codes, and then places the others, if any. The stages take as many tokens as the register FIRST says, their marks from
+the address in SLOT, their entries from that in ENTRIES.
 """
 
 from dataclasses import replace

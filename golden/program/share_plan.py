@@ -90,10 +90,10 @@ PREFETCH = {
 PAGES = {
     "norm": ALONE["norm"],
     "entries": ("keys", "entries"),
-    "hash": ("hash", "cluster"),
+    "hash": ("early_hash", "early_cluster"),
     "code": ("code",),
-    "rest": ("hash", "cluster"),
-    "attention": ("queries", "rotary", "resident", "sums", "turn", "rank", "select", *ATTENTION),
+    "rest": ("hash", "queries", "cluster", "rotary"),
+    "attention": ("resident", "sums", "turn", "rank", "select", *ATTENTION),
     **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
 }
 TEAMS = {

@@ -128,8 +128,7 @@ class SystemHost(SystemMap):
         """As `SystemMap.steps`, in the pass that `begin` has begun: keys are coded where some are complete."""
         plan, without = self.plans[0][layer], set[str]()
         if plan.retrieval.pages is not None:
-            before, behind = plan.split(self.position)
-            without = set() if before and behind else {"rest"} if before else {"code", "rest"}
+            without = set() if plan.split(self.position)[0] else {"hash", "code"}
         return (step for step in super().steps(layer) if step[0] not in without)
 
     def run(self, phase: str, layer: int = 0, group: int = 0, order: Sequence[int] | None = None) -> dict[int, Result]:

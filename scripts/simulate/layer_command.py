@@ -3,9 +3,11 @@
 Time views that the benches hold equal to the RTL give them (`sim.system.share_cycles`).
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.table import Table
 
@@ -14,28 +16,29 @@ from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
 from openvrex.scripts.simulate import system_options, window_options
 from openvrex.scripts.simulate.window_options import ON_CORE
+from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import KINDS
-from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
-from openvrex.sim.system.mosaic_share import MosaicShare
+from openvrex.sim.system.platforms import EDGE
 from openvrex.sim.system.share_cycles import UNITS, CoreShare
-from openvrex.sim.system.window_demand import WindowDemand, demand
-from openvrex.sim.system.window_share import WindowShare
-from openvrex.sim.system.workload import Decoder, Selection
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, Selection, constant
 
-LLAMA = {"width": 4096, "heads": 32, "kv_heads": 8, "head_size": 128, "ffn": 14336}
+LLAMA = Decoder().sizes
 NOTE = (
     "Shares of the stage's cycles in which a unit works: DPE on a chunk of all trees, VPE on a word, load and store on "
     "a beat of the bus. Reads and writes: the latency of all bursts over the number of bursts that may be in flight. "
     "Loads may begin beside the stage before, so a share can exceed 100 %. Limit: the largest share."
 )
 
+SHOWN = ("cycles", *UNITS)
+
 # Parameters that change the figures.
 USED = (
     *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
     *(f"vpe.{n}" for n in ("n_w", "depth")),
-    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies")),
+    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies", "codes")),
     *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "tile", "frame")),
-    *(f"wtu.{n}" for n in ("n_w", "selection", "n_buckets", "bin_bits", "count_digit")),
+    *(f"wtu.{n}" for n in ("n_w", "selection", "n_buckets", "bin_bits", "count_digit", "budget")),
     *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "blocks", "boundary")),
     *("cores", "clusters", "counts", "bus_bytes", "table.burst_bytes"),
 )
@@ -90,26 +93,21 @@ def command(
     found, rest = window_options.policies([policy], param or [])
     p = console.params(preset, rest)
     console.check_used("simulate layer", rest, USED)
-    of, notes = policy, list[str]()
+    v, of, shares = replace(EDGE, name=preset, system=p, latency=latency), policy, constant(policy, 0.0, 0.0, Decoder())
     if policy == "resv":
-        own = system_options.selection(select, policy, Decoder(), p.core)
-        plays = [played(p, own, tokens, n, share, latency) for n in cached]
-        rows = [row for play in plays for row in measure(play)]
-        of, notes = own.name, full_tables(plays)
+        shares = system_options.selection(select, policy, Decoder(), p.core)
+        of = shares.name
+        if share is not None:
+            shares = replace(shares, frame=np.full_like(shares.frame, share))
     else:
         for name, value in (("--share", share), ("--select", select)):
             check(value is None, name, value, f"has no effect on {policy}, {KINDS[policy].own_share}: leave it out")
-    if policy == "mosaic":
-        rows = [
-            row for n in cached for row in clustered(p, MosaicDemand(found[policy].params, WORLD, n, tokens), latency)
-        ]
-    elif policy != "resv":
-        coded = window_options.coded([policy], video, fps, gop)
-        rows = []
-        for n in cached:
-            d = demand(found[policy], Decoder(), n, coded, at_once)
-            d = replace(d, most=max(d.most, tokens))
-            rows += windowed(p, d, tokens, latency)
+    given, rows, notes = Given(shares, window_options.coded([policy], video, fps, gop), at_once), [], []
+    for n in cached:
+        own = KINDS[policy].of(v, found[policy], Point(n, rows=tokens), given)
+        rows += _rows(n, *own.layer())
+        notes += own.remarks
+        of = of if policy == "resv" else f"{policy}, {own.note}"
     if json:
         console.print_json([asdict(row) | {"limit": row.limit} for row in rows])
         return
@@ -152,25 +150,7 @@ def measure(share: CoreShare) -> list[StageCycles]:
     return _rows(share.cached, share.entries, share.layer())
 
 
-def windowed(p: SystemParams, d: WindowDemand, tokens: int, latency: int) -> list[StageCycles]:
-    """Every stage of a pass over the window of a policy, those that turn a frame's keys first; then the whole layer."""
-    share = WindowShare.of(p, Decoder(), d, tokens, latency)
-    stages = share.layer()
-    for keys, fresh in d.frames[-1].turned:
-        stages = share.turning(keys, fresh) | stages
-    return _rows(d.cached, share.slots + share.behind, stages)
-
-
-def clustered(p: SystemParams, d: MosaicDemand, latency: int) -> list[StageCycles]:
-    """The programs of a mean frame under Mosaic in a layer, not the first or last one; then all of them."""
-    share = MosaicShare(p, Decoder(), d, latency)
-    counts = {name: {key: round(n) for key, n in own.items()} for name, own in share.layer().items()}
-    return _rows(d.cached, share.plan.shape.recent, counts)
-
-
-def _rows(cached: int, entries: int, stages: dict[str, dict[str, int]]) -> list[StageCycles]:
-    total = {unit: sum(counts[unit] for counts in stages.values()) for unit in ("cycles", *UNITS)}
-    rows = (stages | {"layer": total}).items()
-    return [
-        StageCycles(cached, entries, name, **{key: counts[key] for key in ("cycles", *UNITS)}) for name, counts in rows
-    ]
+def _rows(cached: int, entries: int, stages: Mapping[str, Mapping[str, float]]) -> list[StageCycles]:
+    rows: dict[str, Mapping[str, float]] = {**stages}
+    rows["layer"] = {unit: sum(counts[unit] for counts in stages.values()) for unit in SHOWN}
+    return [StageCycles(cached, entries, name, **{k: round(n[k]) for k in SHOWN}) for name, n in rows.items()]

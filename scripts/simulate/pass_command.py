@@ -19,7 +19,7 @@ from openvrex.sim.system.timeline import Pass
 from openvrex.sim.system.workload import MODELS, constant
 
 MODEL = next(iter(MODELS))
-OWN = (*WINDOWED, "mosaic")  # timed by their programs alone
+OWN = (*WINDOWED, "mosaic", "pages")  # timed by their programs alone
 POLICIES = (*system_options.POLICIES, *OWN)
 
 

@@ -70,6 +70,18 @@ class CorePass(ABC):
     def token(self) -> Pass:
         """A generated token."""
 
+    @abstractmethod
+    def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        """A layer of a mean frame on core 0: entries, and `share_cycles.COUNTS` of each stage.
+
+        entries : chosen ones of each table; of a policy with a window, slots of its pool and entries behind it
+        """
+
+    @property
+    def remarks(self) -> list[str]:
+        """Where the hardware does not do what the times are of."""
+        return []
+
     def took(self, counts: Mapping[str, float]) -> float:
         """Seconds of stages that take `cycles` on the core and move `bytes` over the device memory."""
         return max(counts["cycles"] / CLOCK, counts["bytes"] / self.v.bandwidth)

@@ -14,6 +14,7 @@ from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.limits import binds, length
 from openvrex.sim.system.memory_curves import Curve
 from openvrex.sim.system.mosaic_pass import MosaicPass
+from openvrex.sim.system.pages_pass import PagesPass
 from openvrex.sim.system.passes import legend
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.resv_pass import ResvPass
@@ -21,7 +22,12 @@ from openvrex.sim.system.timeline import Pass, Point
 from openvrex.sim.system.window_pass import WindowPass
 from openvrex.sim.system.workload import Decoder, Selection
 
-KINDS: dict[str, type[CorePass]] = {"resv": ResvPass, "mosaic": MosaicPass, **dict.fromkeys(WINDOWED, WindowPass)}
+KINDS: dict[str, type[CorePass]] = {
+    "resv": ResvPass,
+    "pages": PagesPass,
+    "mosaic": MosaicPass,
+    **dict.fromkeys(WINDOWED, WindowPass),
+}
 CACHES = (1024, 4096, 10240, 40960)
 FULL_MEMORY = 0.9  # of a stage's seconds, from which on the device memory limits it
 

@@ -61,7 +61,7 @@ def counted(
     ran = executed(core, plan.program(stage, stage), {**registers, Register.WEIGHTS: WEIGHTS, Register.KV: KV})
     work = busy_for(core, latency, ran.steps)
     port = max(max(work[way], work[waits] / core.lxe.bursts) for way, waits in BURSTS.items())
-    load = Load(work["dpe"], work["vpe"], port, (work["load"] + work["store"]) * core.lxe.bus_bytes)
+    load = Load(work["dpe"], work["vpe"], port, work["bytes"])
     return load, dict(enumerate(ran.registers))
 
 

@@ -9,6 +9,7 @@ Left out: the host's own time between programs, and offloads over the link, whic
 Encoder, vocabulary and the gap of a layer are those of a pass with retrieval (`sim.system.accelerator`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Self
@@ -42,7 +43,7 @@ class MosaicPass(CorePass):
 
     @classmethod
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
-        return cls(v, MosaicDemand(entry.params, WORLD, point.cache), point)
+        return cls(v, MosaicDemand(entry.params, WORLD, point.cache, point.rows), point)
 
     @property
     def held_bytes(self) -> int:
@@ -72,6 +73,10 @@ class MosaicPass(CorePass):
 
     def token(self) -> Pass:
         return self._pass(1)
+
+    def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        """A layer that is not the first or the last one."""
+        return self.share.plan.shape.recent, self.share.layer()
 
     def question(self) -> Pass:
         """A question of the longest text."""

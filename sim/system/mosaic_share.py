@@ -270,6 +270,4 @@ def _played(
 ) -> Counts:
     ran = executed(system.core, program, dict(registers))
     cycles = LxeTime(system.core, latency).run(ran.steps)
-    units = work(system.core, latency, ran.steps)
-    moved = (units["load"] + units["store"]) * system.core.lxe.bus_bytes
-    return {"cycles": int(cycles.finished.max()), **units, "bytes": moved}
+    return {"cycles": int(cycles.finished.max()), **work(system.core, latency, ran.steps)}

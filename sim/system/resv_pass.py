@@ -1,5 +1,6 @@
 """ReSV among the policies that run on a core; `sim.system.accelerator` times its passes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Self
@@ -9,6 +10,7 @@ from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.passes import lacks, mark, simulate
 from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.share_cycles import CoreShare
 from openvrex.sim.system.timeline import Pass, Point
 from openvrex.sim.system.workload import Selection
 
@@ -44,3 +46,19 @@ class ResvPass(CorePass):
 
     def token(self) -> Pass:
         return simulate(self.v, replace(self.point, rows=1, frame=False), self.shares)
+
+    def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        share = self.share()
+        return share.entries, share.layer()
+
+    def share(self) -> CoreShare:
+        """Core 0's share of a layer, with the mean share of the entries."""
+        p, own = self.point, self.shares
+        mean = float(own.layers("frame").mean())
+        return CoreShare(self.v.system, p.model.sizes, p.rows, p.cache, mean, self.v.latency, own.cluster)
+
+    @property
+    def remarks(self) -> list[str]:
+        share = self.share()
+        full = f"{share.cached:,} cached: tables full, {share.clusters:,} of {share.wanted:,} clusters."
+        return [full] if share.wanted > share.clusters else []

@@ -145,10 +145,10 @@ class CoreShare:
         return self.shares.groups if phase in OF_TABLES else 1
 
     def layer(self) -> dict[str, dict[str, int]]:
-        """Cycles of each stage, and those in which each of `UNITS` works, of all tables of the core."""
+        """`COUNTS` of each stage, of all tables of the core."""
         out, dre = {}, self.held(DreTime)
         for phase, stages in self.phases.items():
-            for name, counts in self.played(dre, stages).items():
+            for name, counts in self.played(dre, phase, stages).items():
                 out[name] = {unit: n * self.turns(phase) for unit, n in counts.items()}
         return out
 
@@ -161,7 +161,7 @@ class CoreShare:
         for phase, stages in self.phases.items():
             if set(stages) & DRE_STAGES:
                 upto = stages[: stages.index("scores") + 1] if "scores" in stages else stages
-                counts = self.played(dre, upto, fetches).values()
+                counts = self.played(dre, phase, upto, fetches).values()
                 out += sum(c["cycles"] for c in counts) * self.turns(phase)
         return out
 
@@ -173,8 +173,8 @@ class CoreShare:
         steps = self.traced(plan, ["qkv", "rotary", "append"], {int(r): v for r, v in registers.items()}).steps
         return int(LxeTime(self.core, self.latency).run(steps).finished.max()) * self.shares.groups
 
-    def registers(self) -> dict[int, int]:
-        """Values of the registers that a program starts with; any that it does not read, too."""
+    def registers(self, phase: str) -> dict[int, int]:
+        """Values of the registers that the program of a phase starts with; any that it does not read, too."""
         team = self.shares.members > 1
         return {
             int(Register.WEIGHTS): WEIGHTS,
@@ -208,6 +208,10 @@ class CoreShare:
         """The cluster that a token of the pass joins."""
         return 7 * token % self.clusters
 
+    def hashed(self, token: int) -> int:
+        """Hash bits of a token of the pass; any, as all clusters are compared."""
+        return 0
+
     def held(self, kind: type[DreTime]) -> DreTime:
         """A DRE with the table in context 0, whose keys compare all clusters to the end."""
         hcu = self.core.dre.hcu
@@ -221,9 +225,9 @@ class CoreShare:
         out.kvmu.run([(APPEND, 0, self.clusters - 1)] * timed)
         return out
 
-    def played(self, dre: DreTime, stages: list[str], fetches: bool = True) -> dict[str, dict[str, int]]:
-        """Cycles and work of stages that follow each other in one program (`by_stage`)."""
-        steps = self.traced(self.plan, stages, self.registers()).steps
+    def played(self, dre: DreTime, phase: str, stages: list[str], fetches: bool = True) -> dict[str, dict[str, int]]:
+        """Cycles and work of stages that follow each other in the program of a phase (`by_stage`)."""
+        steps = self.traced(self.plan, stages, self.registers(phase)).steps
         cycles = self.timed(dre, steps, fetches)
         return by_stage(self.core, self.latency, self.plan, stages, steps, cycles)
 
@@ -244,13 +248,18 @@ class CoreShare:
             places.append([("x", move)] * full + [("w", {"device": move["src"]})])
         bursts, first = self.bursts(dre)
         return Retrieval(
-            keys=[(0, self.joined(t)) for t in range(self.tokens)],
+            keys=[(self.hashed(t), self.joined(t)) for t in range(self.tokens)],
             places=places,
             clusters=[self.clusters],
-            plans=[[self.row()] * (shape.kv_heads * shape.rows)],
+            plans=[[self.row()] * self.rows],
             sets=[bursts if fetches else []],
             firsts=[first],
         )
+
+    @property
+    def rows(self) -> int:
+        """Rows of score codes that the WTU takes of a table."""
+        return self.plan.shape.kv_heads * self.plan.shape.rows
 
     def row(self) -> RowPlan:
         """What a row takes in the WTU whose codes are of all sizes."""
@@ -273,7 +282,7 @@ class CoreShare:
 def by_stage(
     core: CoreParams, latency: int, plan: LayerPlan, stages: Sequence[str], steps: list[Executed], cycles: LxeCycles
 ) -> dict[str, dict[str, int]]:
-    """Cycles of each of some stages that follow each other in one program, and those in which each of `UNITS` works.
+    """Cycles of each of some stages that follow each other in one program, and its `work`.
 
     A stage lasts from the end of the stage before to the end of its last instruction, and the last one to the
     program's end. The copies of a FETCH go on beside the next stage.
@@ -305,20 +314,22 @@ def executed(
 
 
 def work(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int]:
-    """Cycles in which steps keep each of `UNITS` busy."""
+    """Cycles in which steps keep each of `UNITS` busy, and bytes on the bus, whose LOADs may expand or repeat them."""
     out = busy_for(core, latency, steps)
     return out | {name: out[name] // core.lxe.bursts for name in BURSTS.values()}
 
 
 def busy_for(core: CoreParams, latency: int, steps: list[Executed]) -> dict[str, int]:
     """As `work`, with the latency of all bursts as if one were in flight at a time."""
-    out = dict.fromkeys(UNITS, 0)
+    out = dict.fromkeys((*UNITS, "bytes"), 0)
     for step in steps:
         for unit, n in busy(core, step).items():
             out[unit] += n
             if unit in BURSTS:
                 bursts = cut(core, step.beat, joined=unit == "load")
-                out[BURSTS[unit]] += len(bursts) * (latency + 1) + sum(beats for beats, _ in bursts)
+                beats = sum(n for n, _ in bursts)
+                out[BURSTS[unit]] += len(bursts) * (latency + 1) + beats
+                out["bytes"] += beats * core.lxe.bus_bytes
     return out
 
 

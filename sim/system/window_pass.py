@@ -6,7 +6,7 @@ a pass with retrieval (`sim.system.accelerator`), so the two compare. So is hybr
 no program of several cores computes yet. Nothing crosses the link.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Self
@@ -85,6 +85,15 @@ class WindowPass(CorePass):
 
     def token(self) -> Pass:
         return self._mean((self.d.token,), False)
+
+    def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        """The largest pass of a frame of `point.rows` tokens, the stages first that turn a frame's keys."""
+        d = replace(self.d, most=max(self.d.most, self.point.rows))
+        share = WindowShare.of(self.v.system, self.point.model, d, self.point.rows, self.v.latency)
+        stages = share.layer()
+        for keys, fresh in d.frames[-1].turned:
+            stages = share.turning(keys, fresh) | stages
+        return share.slots + share.behind, stages
 
     def slowest(self, frame: Pass) -> float:
         return max(self.frames())

@@ -160,7 +160,7 @@ class WindowShare:
         cycles = LxeTime(core, self.latency).run(steps)
         found = by_stage(core, self.latency, plan, part.stages, steps, cycles)
         for counts in found.values():
-            counts["bytes"] = (counts["load"] + counts["store"]) * core.lxe.bus_bytes * part.cores
+            counts["bytes"] *= part.cores
         return {name: {k: n * part.times for k, n in counts.items()} for name, counts in found.items()}
 
     def registers(self, part: Part) -> dict[int, int]:

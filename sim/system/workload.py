@@ -27,6 +27,17 @@ class Decoder:
     vocab: int = 128256
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a layer by the names of `golden.program.layer_memory.LayerShape`."""
+        return {
+            "width": self.width,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_size": self.head,
+            "ffn": self.hidden,
+        }
+
+    @property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(inputs, outputs) of each product of a layer, by name."""
         kv = self.kv_heads * self.head

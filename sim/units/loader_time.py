@@ -75,6 +75,12 @@ def once(p: CoreParams, c: dict) -> bool:
     return bool(word) and c["rows"] < p.dpe.n_h
 
 
+def beats_read(p: CoreParams, c: dict) -> int:
+    """Memory beats of a LOAD, whose words may be expanded from fewer or read once."""
+    words = 1 if expands(c) else c["words"] + 1
+    return (1 if once(p, c) else c["rows"] + 1) * words * load_beats(p, c)
+
+
 @dataclass
 class LoaderCycles:
     """Cycle of each transfer in a run of LOADs.

@@ -53,11 +53,11 @@ def test_a_core_s_tables_take_the_same_cycles():
     """The second table's program makes the same bursts, instruction by instruction."""
     share = small(1, 400)
     [first, second] = [
-        share.traced(share.plan, stages, share.registers() | {
-            int(Register.WEIGHTS): share.registers()[Register.WEIGHTS] + group * share.plan.group_bytes,
-            int(Register.KV): share.registers()[Register.KV] + group * share.core.dre.kvmu.recent * 256,
+        share.traced(share.plan, stages, share.registers("attention") | {
+            int(Register.WEIGHTS): share.registers("attention")[Register.WEIGHTS] + group * share.plan.group_bytes,
+            int(Register.KV): share.registers("attention")[Register.KV] + group * share.core.dre.kvmu.recent * 256,
             int(Register.CONTEXT): group,
-            int(Register.OUT): share.registers()[Register.OUT] + group * share.plan["attention"].size,
+            int(Register.OUT): share.registers("attention")[Register.OUT] + group * share.plan["attention"].size,
         }).steps
         for group in range(2)
         for stages in [share.phases["attention"]]

@@ -247,7 +247,7 @@ def test_loads_take_as_long_as_the_core_s_time_view():
     rows = {r.stage: r.cycles for r in layer_command.measure(share)}
     retrieval = RetrievalShape(32, 1024)
     loads = layer_load.attention(core, 100, share.shares, retrieval, -(-share.entries // (2 * core.dpe.n_w)))
-    fetched = share.played(share.held(DreTime), share.phases["attention"], fetches=False)["scores"]["cycles"]
+    fetched = share.played(share.held(DreTime), "attention", share.phases["attention"], False)["scores"]["cycles"]
     assert loads["scores"].cycles == pytest.approx(fetched, rel=0.1)
     assert fetched * tables < rows["scores"]  # which waits for the fetch
     assert loads["softmax"].cycles * tables == pytest.approx(rows["softmax"], rel=0.5)  # long rows wait for scalars

@@ -1,0 +1,141 @@
+"""Predicts latency, timeline and power of a frame or a token under coded pages, on cores that have whole KV heads.
+
+The programs are those of `sim.system.page_share`, cycle by cycle. A stage lasts as long as core 0, or as the bytes of
+all cores take at the device memory. The DRE places keys while the LXE computes queries, and attention to the pages
+waits until they have come. Pages are read over the link as the KVMU lists them; the copier counts where it is slower.
+Encoder, vocabulary, barriers and the gap of a layer are those of a pass with clusters (`sim.system.accelerator`).
+
+Pages are chosen by the layer's own queries, and nothing overlaps their fetch. Left out, as there: new entries on their
+way home, against the direction of fetches.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from openvrex.golden.function_params import check
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.program.share_plan import OF_TABLES
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.table_layout import Item
+from openvrex.hdl.params import CLOCK
+from openvrex.sim.system import dre_demand
+from openvrex.sim.system.accelerator import assembled, seconds, transfer
+from openvrex.sim.system.core_pass import CorePass, Given
+from openvrex.sim.system.dre_demand import joined
+from openvrex.sim.system.layer_load import Load
+from openvrex.sim.system.layer_share import REST, StageShare
+from openvrex.sim.system.page_share import PageShare
+from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.timeline import Pass, Point, Timeline
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.sim.units.retriever_time import copied_entry
+
+# Stages of the programs by the names that a pass with clusters gives them.
+KEYS = ("norm1", "keys", "entries", "hash")
+QUERIES = ("queries", "rotary")
+PREDICT = ("resident", "sums", "turn", "rank")
+ATTENTION = ("scores", "softmax", "values")
+NEEDED = {"lxe.codes": PageParams.numbers, "wtu.budget": "true"}  # of the hardware
+
+
+class PagesPass(CorePass):
+    """Frames and tokens of one stream under coded pages, which recall all of it. `pages` : their parameters"""
+
+    own_share = "whose budget is pages.budget"
+
+    def __init__(self, v: Vrex, pages: PageParams, point: Point):
+        check(point.batch == 1, "batch", point.batch, "must be 1: a pass of pages is one stream's")
+        v, added = equipped(v)
+        super().__init__(v, point)
+        self.pages, self.rows = pages, point.rows
+        self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *added])
+        self.most = v.core.dre.kvmu.recent + self.share().entries
+        k = v.core.dre.kvmu
+        self.home = point.cache * point.model.token_bytes * k.home_bytes / k.entry_bytes
+
+    @classmethod
+    def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
+        return cls(v, entry.params, point)
+
+    def share(self, tokens: int = 0) -> PageShare:
+        """Core 0's share of a layer in a pass of so many tokens, those of a frame if not given."""
+        v, p = self.v, self.point
+        return PageShare(v.system, p.model.sizes, tokens or p.rows, p.cache, 0.0, v.latency, pages=self.pages)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of device memory beside the weights: tables, rings, codes and means, fetched entries, work."""
+        share, m, kvmu = self.share(), self.point.model, self.v.core.dre.kvmu
+        plan, s = share.plan, share.shares
+        layers = s.cores * plan.apart * m.layers - 2 * m.layers * m.layer_weights
+        contexts = m.layers * s.groups
+        tables = self.v.core.dre.layout().address(Item.LEVEL, contexts) + contexts * kvmu.recent * kvmu.entry_bytes
+        return layers + s.cores * (tables + plan.work.size)
+
+    def frame(self) -> Pass:
+        return self._pass(self.point.rows, True)
+
+    def token(self) -> Pass:
+        return self._pass(1, False)
+
+    def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        share = self.share()
+        return share.entries, share.layer()
+
+    def _pass(self, tokens: int, frame: bool) -> Pass:
+        share, v, m = self.share(tokens), self.v, self.point.model
+        stages, placing = share.layer(), share.placing()
+        s, k = share.shares, v.core.dre.kvmu
+        waits = sum(p not in OF_TABLES for p in share.phases) * (s.cores > 1)
+        addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
+        entries = share.entries * m.kv_heads
+        moved = entries * k.home_bytes
+        copied = share.entries * copied_entry(v.core) / CLOCK  # for one table
+        keys, row = (
+            dre_demand.clustering(v.core.dre, share.clusters, tokens, v.latency),
+            dre_demand.selecting(v.core.dre, share.clusters, v.latency),
+        )
+        ops = {name: 2.0 * tokens * a * b for name, (a, b) in m.matrices.items()}
+        of_keys = 1 - m.heads / (m.heads + 2 * m.kv_heads)  # of the product `qkv`
+
+        def decode(line: Timeline) -> float:
+            def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
+                took = read = 0.0
+                for counts in (stages[n] for n in own if n in stages):
+                    counts = {**counts, "bytes": counts["bytes"] * s.cores}
+                    took, read = took + self.took(counts), read + counts["bytes"]
+                return line.put(layer, name, "LXE", took * part, after, read * part, ops)
+
+            for layer in range(m.layers):
+                line.put(layer, "gap", "LXE", v.gap)
+                hashed = lxe(layer, "qkv", KEYS, 0.0, ops["qkv"] * of_keys)
+                lxe(layer, "code", ("code",))
+                placed = line.put(layer, "cluster", "DRE", placing / CLOCK, hashed, keys.bytes * m.kv_heads)
+                asked = lxe(layer, "qkv", QUERIES, 0.0, ops["qkv"] * (1 - of_keys))
+                each = 1 / s.groups
+                for _ in range(s.groups):
+                    asked = lxe(layer, "predict", PREDICT, max(asked, placed), 0.0, each)
+                    chosen = lxe(layer, "select", ("select",), asked, 0.0, each)
+                    line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
+                    came = chosen
+                    if entries:
+                        took, per_second = transfer(v.link, v.ssd, addr.tobytes(), size.tobytes())
+                        took = max(took + moved * each / per_second, copied)
+                        came = line.put(layer, "fetch", "link", took, chosen, moved * each)
+                    macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
+                    asked = lxe(layer, "attention", ATTENTION, came, macs, each)
+                for name, own in REST.items():
+                    lxe(layer, name, own, 0.0, ops[name])
+                    if name == "out":
+                        line.put(layer, "barriers", "LXE", seconds(v, [StageShare(Load(), 0, waits)]))
+            return moved * m.layers
+
+        return assembled(v, replace(self.point, rows=1 if frame else tokens, frame=frame), decode)
+
+
+def equipped(v: Vrex) -> tuple[Vrex, list[str]]:
+    """The platform with what coded pages need of the hardware, and what had to be added, as text."""
+    lacks = {"lxe.codes": not v.core.lxe.codes, "wtu.budget": not v.core.dre.wtu.budget}
+    added = [f"{name}={value}" for name, value in NEEDED.items() if lacks[name]]
+    return (replace(v.changed(*added), name=v.name) if added else v), added

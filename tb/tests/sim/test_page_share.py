@@ -1,0 +1,143 @@
+"""Coded pages in the simulator: its programs against those of a decoder's run, whole passes."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.pages_policy import CodedPages
+from openvrex.golden.policies.registry import Entry
+from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.program.page_choice_stages import FRESH, MARKS
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.hdl.params import CLOCK, SystemParams
+from openvrex.sim.system.core_pass import Given
+from openvrex.sim.system.page_share import EARLY, PageShare
+from openvrex.sim.system.pages_pass import PagesPass, equipped
+from openvrex.sim.system.platforms import EDGE, SERVER
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import Decoder, constant
+from openvrex.sim.units.dre_time import DreTime
+from openvrex.tb.library import small_models
+from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.pass_time import PassTime
+from openvrex.tb.library.small_models import CODES, PAGE, SHAPE
+
+LATENCY = 32
+MODEL = {"width": SHAPE.width, "heads": SHAPE.heads, "kv_heads": SHAPE.kv_heads, "head_size": SHAPE.head_size}
+
+
+def small(cached: int, tokens: int = SHAPE.tokens) -> PageShare:
+    system = SystemParams(core=small_models.params(*CODES))
+    return PageShare(system, MODEL | {"ffn": SHAPE.ffn}, tokens, cached, 0.0, LATENCY, pages=PAGE)
+
+
+def test_programs_are_those_of_a_decoder_s_run():
+    """Registers, entries and cycles of passes that a golden core executes; the RTL takes the cycles of the time view
+    (`test_pass_engine.py`). A burst may end elsewhere, as arrays lie elsewhere.
+    """
+    own = small_models.page_model(3)
+    h = small_models.page_host(own)
+    stream = ModelStream(h, small_models.parts(own, [3, 3, 3, 3, 3, 3, 3, 3]), 0)
+    time, seen = PassTime(small_models.params(*CODES), stream.core, stream.ports, LATENCY), []
+    whole = []
+    for one in stream:
+        step, registers = one.step, one.registers
+        with time.recorded() as what:
+            one.run()
+        cycles, _ = time.cycles(one.program, registers, what)
+        if step.layer is None or step.tokens < SHAPE.tokens or step.start < 12:
+            continue
+        share = small(step.start)
+        if share.start != step.start or step.phase in ("hash", "code"):  # which this pass has not
+            continue
+        bases = {Register.WEIGHTS, Register.KV, Register.CONTEXT, Register.OUT}
+        bases |= {MARKS, FRESH} if step.phase == "rest" else set()
+        given = {k: n for k, n in registers.items() if k not in bases}
+        assert given == {k: n for k, n in share.registers(step.phase).items() if k not in bases}
+        played = share.played(share.held(DreTime), step.phase, share.phases[step.phase])
+        total = sum(counts["cycles"] for counts in played.values())
+        if step.phase != "attention":
+            assert total + 1 == cycles  # the last one gives the status
+        elif h.system.cores[0].registers[Register.ENTRIES] == share.entries:  # no page that is at home in part
+            assert total + 1 == pytest.approx(cycles, rel=0.02)
+            whole.append(step.start)
+        seen.append(step.phase)
+    assert whole
+    assert set(seen) == set(share.phases) - {"hash", "code"}
+
+
+def test_a_layer_s_stages_are_those_of_the_program():
+    """Codes are read as they lie in memory: 8 bytes of 64 numbers' words; a mean pass has its part of `code`."""
+    share = PageShare(equipped(EDGE)[0].system, Decoder().sizes, 10, 8192, 0.0, EDGE.latency)
+    stages, params, rows = share.layer(), share.pages, 40
+    assert set(stages) == {stage.name for stage in share.plan.stages} - set(share.phases[EARLY])
+    tokens = -(-share.candidates // 128) * 128 * params.page  # two steps of 64 pages at least
+    assert stages["rank"]["dpe"] == tokens // (64 * params.page) * rows * (params.page + 128 // 64)
+    codes, means = tokens * params.code_bytes, tokens // params.mean * 2 * 128
+    queries, scores = rows * 2 * (128 + 2 * 64), tokens // params.page * 4
+    assert stages["rank"]["bytes"] == codes + means + queries + scores
+    assert (
+        stages["code"]["cycles"] * share.pages.mean / share.tokens
+        == share.played(share.held(DreTime), "code", ["code"])["code"]["cycles"]
+    )
+
+
+def passes(cache: int, v=EDGE, **changes) -> PagesPass:
+    own = Entry(CodedPages, PageParams(**changes))
+    return PagesPass.of(v, own, Point(cache), Given(constant("none", 0.0, 0.0, Decoder())))
+
+
+def test_a_frame_fetches_as_much_however_long_the_cache_is():
+    """What grows with the cache: scores, placing, and what the WTU reads."""
+    short, long = passes(8192), passes(65536)
+    frames = short.frame(), long.frame()
+    fetched = {round(f.fetched) for f in frames}
+    assert fetched == {520 * Decoder().token_bytes}  # 512 tokens and a page with sinks, of every layer and KV head
+    predicted = [f.named("predict") for f in frames]
+    least = (65536 - 8192) / 512 * 40 * (8 + 2) * Decoder().layers / CLOCK  # of the DPE
+    assert least < predicted[1] - predicted[0] < 1.4 * least
+    visible = [f.named("predict", "fetch") + f.named("select") / 2 for f in frames]  # `select` is there on both engines
+    assert frames[1].seconds - frames[0].seconds == pytest.approx(visible[1] - visible[0], rel=0.02)
+    assert short.token().seconds < frames[0].seconds
+    assert short.attended(frames[0]) == 256 + 520
+
+
+def test_attention_waits_for_pages_and_placing_does_not_show():
+    frame = passes(40960).frame()
+    own = {name: [s for s in frame.stages if s.name == name and s.layer == 3] for name in ("fetch", "attention")}
+    [fetch], [attention] = own["fetch"], own["attention"]
+    assert attention.start == fetch.end
+    placed = next(s for s in frame.stages if s.name == "cluster" and s.layer == 3)
+    predict = next(s for s in frame.stages if s.name == "predict" and s.layer == 3)
+    assert placed.end < predict.start
+    assert placed.end - placed.start > 10e-6
+
+
+def test_what_a_budget_and_a_link_cost():
+    many, few = passes(8192).frame(), passes(8192, budget=64).frame()
+    assert few.fetched / many.fetched == (64 + 8) / (512 + 8)
+    assert few.seconds < many.seconds
+    near = passes(8192, replace(SERVER, system=EDGE.system)).frame()  # entries in the host's memory
+    assert near.named("fetch") < many.named("fetch") / 4
+
+
+def test_device_memory_grows_by_the_room_of_the_tables():
+    """8 bytes a token for codes, 1 for a mean; all tables have room for the preset's clusters."""
+    small, large = (passes(8192, EDGE.changed(f"clusters={n}")).held_bytes for n in (8192, 16384))
+    tokens = 8192 * PageParams.page * Decoder().layers * Decoder().kv_heads
+    assert 9 * tokens < large - small < 12 * tokens
+
+
+@pytest.mark.parametrize(
+    ("v", "cache", "message"),
+    [
+        (SERVER, 8192, "members=6: must be 1 for coded pages"),
+        (EDGE, 200_000, "clusters=16384: must be at least 24994, pages of 199,946 tokens"),
+        (EDGE.changed("kvmu.blocks=4096"), 40960, "blocks=4096: must be more"),
+    ],
+)
+def test_what_the_hardware_cannot_do(v, cache, message):
+    with pytest.raises(ParamError, match=re.escape(message)):
+        passes(cache, v).frame()
