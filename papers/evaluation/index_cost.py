@@ -20,7 +20,7 @@ from openvrex.golden.program.page_stages import PAGES, PagePlan
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CLOCK, override_part
 from openvrex.papers.recall.recall_run import SLOTS
-from openvrex.sim.system.accelerator import transfer
+from openvrex.sim.system.home import transfer
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.loader_time import LoaderTime

@@ -16,6 +16,7 @@ def command(
     cache: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each stream in the cache; 1K to 1M by default.")
     ] = None,
+    home: system_options.Home = "link",
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
     select: system_options.Select = None,
@@ -24,6 +25,6 @@ def command(
     """Time passes on presets as generated, tables included."""
     system_options.check_names(on, system_options.SYSTEMS, stage=stage)
     point = system_options.point("resv", stage, batch=batch)
-    found = system_options.systems(on, preset, param)
+    found = system_options.systems(on, preset, param, home)
     chosen = system_options.selection(select, "resv", point.model, found[0].core)
     curve_table.show(frames(found, point, chosen, (cache,) if cache else CACHES), json)

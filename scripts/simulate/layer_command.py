@@ -121,8 +121,8 @@ def command(
         title=title(f"Llama-3 8B, a layer, {of}", preset, p),
     )
     for row in rows:
-        shares = (f"{getattr(row, unit) / max(1, row.cycles):.1%}" for unit in UNITS)
-        out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *shares, row.limit)
+        busy = (f"{getattr(row, unit) / max(1, row.cycles):.1%}" for unit in UNITS)
+        out.add_row(f"{row.cached:,}", f"{row.entries:,}", row.stage, f"{row.cycles:,}", *busy, row.limit)
     console.out.print(out)
     for note in (NOTE, *notes):
         console.out.print(note, highlight=False)

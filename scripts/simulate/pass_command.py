@@ -30,6 +30,7 @@ def command(
     param: console.Param = None,
     policy: Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")] = "resv",
     cache: system_options.Cache = 40960,
+    home: system_options.Home = "link",
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
     select: system_options.Select = None,
@@ -53,7 +54,7 @@ def command(
     notes, held = list[str](), dict[str, int]()
     entries, rest = window_options.policies([policy] if policy in OWN else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
-    target = platform(on, preset, rest)
+    target = platform(on, preset, rest, home)
     if entries:
         check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
         assert isinstance(target, Vrex)

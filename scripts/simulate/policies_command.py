@@ -26,6 +26,7 @@ def command(
     cache: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each stream in the cache; several lengths by default.")
     ] = None,
+    home: system_options.Home = "link",
     model: window_options.Model = MODEL,
     select: Annotated[
         str | None,
@@ -47,7 +48,7 @@ def command(
     check(select is None or "resv" in names, "select", select, "needs --policy resv: leave it out")
     entries, rest = window_options.policies(names, param or [])
     decoder = window_options.model(model)
-    (v,) = system_options.systems(on, preset, rest)
+    (v,) = system_options.systems(on, preset, rest, home)
     shares = system_options.selection(select, "resv", decoder, v.core)
     given = Given(shares, window_options.coded(names, video, fps, gop), at_once)
     rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, given)

@@ -25,6 +25,13 @@ SYSTEMS = ("edge", "server")  # platforms of V-Rex with 8 and with 48 cores
 
 Platform = Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")]
 System = Annotated[str | None, typer.Option("--platform", help="edge or server; both by default.")]
+Home = Annotated[
+    str,
+    typer.Option(
+        "--home",
+        help="Where entries lie that have left the ring: link, or device, the device memory while it has room.",
+    ),
+]
 Policy = Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Streams that the platform serves at once.")]
 Cache = Annotated[int, typer.Option("--cache", min=1, help="Tokens of each stream in the cache.")]
@@ -51,9 +58,9 @@ def check_names(on: str | None, known: Collection[str], policy: str | None = "re
         check(value is None or value in allowed, name, value, f"must be one of {', '.join(allowed)}")
 
 
-def systems(on: str | None, preset: str | None, assignments: list[str] | None) -> list[Vrex]:
-    """The V-Rex platforms that --platform, --preset and -p name; both without a platform."""
-    found = (platform(name, preset, assignments or ()) for name in ((on,) if on else SYSTEMS))
+def systems(on: str | None, preset: str | None, assignments: list[str] | None, home: str = "link") -> list[Vrex]:
+    """The V-Rex platforms that --platform, --preset, -p and --home name; both without a platform."""
+    found = (platform(name, preset, assignments or (), home) for name in ((on,) if on else SYSTEMS))
     return [v for v in found if isinstance(v, Vrex)]
 
 

@@ -26,19 +26,17 @@ The model leaves out the write of new entries to home memory: 1.3 MB a frame, ag
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from functools import cache, lru_cache
-
-import numpy as np
+from functools import cache
 
 from openvrex.golden.arithmetic.state_space import scan_macs
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand, layer_load
+from openvrex.sim.system.device_memory import arrays, blocks_at_home
 from openvrex.sim.system.dre_demand import Demand
+from openvrex.sim.system.home import fetching
 from openvrex.sim.system.layer_load import ATTENTION, Load, most_rows
 from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, StageShare, at_home
-from openvrex.sim.system.pcie import Link
 from openvrex.sim.system.platforms import HOST, POWER, Vrex
-from openvrex.sim.system.ssd import Ssd
 from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
 from openvrex.sim.system.workload import Selection
 from openvrex.sim.units.dpe_time import DpeTime
@@ -48,7 +46,6 @@ from openvrex.sim.units.retriever_time import copied_entry
 # (largest; exp and sum; product; conversion), and over each element of hidden layers and normalisations.
 SOFTMAX_WORDS, ELEMENT_WORDS = 4, 4
 OAKEN = 0.25  # bytes of a cached number in 4 bits, over those in BF16
-ENOUGH = 1 << 24  # bytes of a sample of reads
 
 
 def seconds(v: Vrex, steps: Iterable[StageShare], crowd: float = 1.0) -> float:
@@ -126,41 +123,19 @@ def assembled(v: Vrex, p: Point, decode: Callable[[Timeline], float]) -> Pass:
     return Pass(line.stages, fetched, watts(v, line, fetched))
 
 
-@lru_cache(maxsize=512)
-def transfer(link: Link, ssd: Ssd | None, addr: bytes, size: bytes) -> tuple[float, float]:
-    """Latency in seconds, then bytes per second, of reads over the link from the drive or the host's memory.
-
-    addr, size : int64 arrays of addresses and bytes, as `tobytes` gives them, so that results can be cached
-    ssd : None for the host's memory
-
-    The function repeats the list at other addresses until the end, when dies and tags fall idle, no longer counts.
-    """
-    a, n = np.frombuffer(addr, np.int64), np.frombuffer(size, np.int64)
-    times = -(-ENOUGH // int(n.sum()))
-    apart = (1 << 34) + (1 << 15)  # distance of the repetitions, which puts them on other planes, too
-    a, n = (a + apart * np.arange(times)[:, None]).ravel(), np.tile(n, times)
-    if ssd is None:
-        first = 2 * link.latency + link.memory
-        # The host's memory limits the rate for pieces of this size.
-        host = HOST.t.bandwidth * HOST.efficiency(1 << int(np.log2(min(4096, n.mean()))))
-        return first, float(min(host, n.sum() / (link.read(a, n).seconds - first)))
-    drive = replace(ssd, link=link)
-    first = drive.read_latency(1)
-    return first, float(n.sum() / (drive.read(a, n).seconds - first))
-
-
-def fetch(v: Vrex, tokens: float, share: float, sizes: tuple[int, ...]) -> tuple[float, Demand]:
-    """Seconds of link and drive for a layer's fetch, and the KVMU's walk over the clusters of all these tokens.
+def fetch(v: Vrex, tokens: float, share: float, sizes: tuple[int, ...], near: float) -> tuple[float, Demand]:
+    """Seconds of a layer's reads from home, and the KVMU's walk over the clusters of all these tokens.
 
     tokens : entries to fetch
     share : share of the clusters that hold them
     sizes : typical tokens of these clusters
+    near : share of home that lies in device memory
     """
     if tokens <= 0:
         return 0.0, Demand()
     f = dre_demand.fetch(v.core.dre, sizes, share, v.latency, v.kvmu)
-    first, rate = transfer(v.link, v.ssd, f.addr.tobytes(), f.bytes.tobytes())
-    return first + tokens * v.core.dre.kvmu.home_bytes / rate, f.walk * (tokens * len(sizes) / sum(sizes))
+    took = fetching(v, tokens * v.core.dre.kvmu.home_bytes, f.addr, f.bytes, near)
+    return took, f.walk * (tokens * len(sizes) / sum(sizes))
 
 
 class _Run:
@@ -178,6 +153,9 @@ class _Run:
         self.sizes = selection.fetched(p.stage, wanted / self.clusters)
         if self.home:
             self.layer.check_tables(self.home, self.clusters)
+        self.near = 0.0  # share of home in device memory
+        if v.home == "device" and self.home:
+            self.near = arrays(v, p, selection)["blocks"] / blocks_at_home(v, p, selection)
         self.predicts = self.home > 0 and bool(0 < self.shares.mean() < 1)
         self.line: Timeline
         self.came: dict[int, float] = {}  # when the entries that a layer has chosen for the next one are there
@@ -206,7 +184,7 @@ class _Run:
         row = dre_demand.selecting(core.dre, self.clusters, self.v.latency)
         chosen = self.dre(layer, "select", row * rows, scored)
         most = float(self.shares[of].max()) * self.home  # of the table that fetches most
-        walk = fetch(self.v, most, float(self.shares[of].mean()), self.sizes)[1]
+        walk = fetch(self.v, most, float(self.shares[of].mean()), self.sizes, self.near)[1]
         # The table that fetches most sets the cycles, all tables together the bytes.
         mean = self.shares[of].mean() / max(self.shares[of].max(), 1e-9)
         walked = self.dre(layer, "walk", Demand(walk.cycles, walk.bytes * mean) * each, chosen)
@@ -223,14 +201,14 @@ class _Run:
             return 0.0
         k = self.v.core.dre.kvmu
         moved = tokens * m.entry_bytes * k.home_bytes / k.entry_bytes
-        self.fetched += moved
+        self.fetched += moved * (1 - self.near)
         share = float(self.shares[layer].mean())
-        took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.sizes)[0]
+        took = fetch(self.v, tokens * m.kv_heads / self.s.heads, share, self.sizes, self.near)[0]
         # The copiers of all leaders work side by side, each for its tables of all streams; the table that fetches most
         # sets their cycles.
         most = tokens * float(self.shares[layer].max()) / max(share, 1e-9)
         copied = most * self.s.groups * copied_entry(self.v.core) / CLOCK
-        return self.line.put(layer, "fetch", "link", max(took, copied), asked, moved)
+        return self.line.put(layer, "fetch", "link", max(took, copied), asked, moved * (1 + self.near))
 
     def decode(self, layer: int) -> None:
         """One layer of the decoder."""
@@ -250,7 +228,7 @@ class _Run:
         lxe_bytes = sum(parts[n].bytes for n in names) + sum(x.bytes for x in attend)
         lxe_bytes += sum(x.bytes for x in rest.values())
         frame = self.tables_of_a_frame() * self.predicts
-        self.crowd = 1 + (p.batch * tokens * m.entry_bytes + frame.bytes * s.teams) / lxe_bytes
+        self.crowd = 1 + ((1 + self.near) * p.batch * tokens * m.entry_bytes + frame.bytes * s.teams) / lxe_bytes
 
         came = self.came.get(layer, 0.0) if self.predicts else self.fetch(layer, self.start)
         self.line.put(layer, "gap", "LXE", v.gap)
@@ -294,7 +272,8 @@ class _Run:
 
     def tables_of_a_frame(self) -> Demand:
         """All traffic of a layer's tables on a leader, as far as it shares the memory with the layer."""
-        walk = fetch(self.v, self.home * float(self.shares.mean()), float(self.shares.mean()), self.sizes)[1]
+        share = float(self.shares.mean())
+        walk = fetch(self.v, self.home * share, share, self.sizes, self.near)[1]
         return self.keys() + self.switches() + walk * self.layer.tables if self.predicts else Demand()
 
     def decoded(self, line: Timeline) -> float:

@@ -18,6 +18,7 @@ from openvrex.golden.program.share_plan import SharePlan, shared_space
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.stage_plan import Stage
 from openvrex.golden.retrieval.table_layout import Item
+from openvrex.sim.system.home import near
 from openvrex.sim.system.layer_share import Layer, at_home
 from openvrex.sim.system.platforms import Gpu, Vrex
 from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Point
@@ -65,6 +66,7 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     weights : of both models · cache : entries, where the policy keeps all on the device
     tables, rings : of the retrieval engine · mean keys : of clusters, with the thresholds of hash bits
     fetched : room for the entries that a layer fetches · work : what programs pass on
+    blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
     """
     m, p = point.model, platform
     if point.policy in RESIDENT:
@@ -82,7 +84,7 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     own = _sizes(p.core.lxe_format(), shares, layer.retrieval(max(dre.hcu.frame, rows), False))
     beside = point.device_bytes - 2 * m.layers * m.layer_weights  # encoder and vocabulary have no such programs
     streams = point.batch * m.layers
-    return {
+    out = {
         "weights": beside + m.layers * own.weights,
         "tables": s.teams * dre.layout().address(Item.LEVEL, contexts),
         "rings": s.teams * contexts * dre.kvmu.recent * dre.kvmu.entry_bytes,
@@ -90,3 +92,15 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
         "fetched": streams * own.fetched,
         "work": own.work,
     }
+    if p.home == "device":
+        blocks = blocks_at_home(p, point, selection)
+        out["blocks"] = int(near(p, sum(out.values()), blocks) * blocks)
+    return out
+
+
+def blocks_at_home(v: Vrex, point: Point, selection: Selection) -> int:
+    """Bytes of the blocks that hold the entries of all contexts at home; of a cluster's last block all slots count."""
+    layer = Layer(v.system, point.model, point.batch, point.rows, v.latency, v.prefetch)
+    home, wanted = at_home(v, point, selection)
+    clusters = min(v.core.dre.hcu.clusters, wanted)
+    return layer.blocks(home, clusters) * v.core.dre.kvmu.block_bytes * layer.shares.teams

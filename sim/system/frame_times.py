@@ -13,7 +13,7 @@ from openvrex.sim.system.timeline import DRE, Pass, Point
 from openvrex.sim.system.workload import Selection
 
 CACHES = (1024, 10240, 40960, 102400, 1 << 20)
-ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")
+ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work", "blocks")
 
 
 def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:

@@ -18,8 +18,9 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.sim.system.accelerator import assembled, transfer
+from openvrex.sim.system.accelerator import assembled
 from openvrex.sim.system.core_pass import CorePass, Given
+from openvrex.sim.system.home import transfer
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_share import Counts, MosaicShare
 from openvrex.sim.system.platforms import Vrex

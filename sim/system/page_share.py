@@ -79,6 +79,13 @@ class PageShare(CoreShare):
         page = self.pages.page
         return sum(min(page, self.left - number * page) for number in self.chosen)
 
+    @property
+    def home_blocks(self) -> int:
+        """Blocks of a table at home; each page begins one."""
+        slots, page = self.core.dre.kvmu.block_slots, self.pages.page
+        whole, rest = divmod(self.left, page)
+        return whole * -(-page // slots) + -(-rest // slots)
+
     @cached_property
     def shares(self) -> Shares:
         p, kvmu = self.pages, self.core.dre.kvmu

@@ -20,9 +20,10 @@ from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand
-from openvrex.sim.system.accelerator import assembled, seconds, transfer
+from openvrex.sim.system.accelerator import assembled, seconds
 from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.dre_demand import joined
+from openvrex.sim.system.home import fetching, near
 from openvrex.sim.system.layer_load import Load
 from openvrex.sim.system.layer_share import REST, StageShare
 from openvrex.sim.system.page_share import PageShare
@@ -43,6 +44,7 @@ class PagesPass(CorePass):
     """Frames and tokens of one stream under coded pages, which recall all of it. `pages` : their parameters"""
 
     own_share = "whose budget is pages.budget"
+    beside = 0  # bytes of blocks in device memory
 
     def __init__(self, v: Vrex, pages: PageParams, point: Point):
         check(point.batch == 1, "batch", point.batch, "must be 1: a pass of pages is one stream's")
@@ -51,8 +53,9 @@ class PagesPass(CorePass):
         self.pages, self.rows = pages, point.rows
         self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *added])
         self.most = v.core.dre.kvmu.recent + self.share().entries
-        k = v.core.dre.kvmu
-        self.home = point.cache * point.model.token_bytes * k.home_bytes / k.entry_bytes
+        blocks = self.share().home_blocks * point.model.layers * point.model.kv_heads * v.core.dre.kvmu.block_bytes
+        self.near = near(v, self.device_bytes, blocks)
+        self.home, self.beside = blocks * (1 - self.near), int(blocks * self.near)
 
     @classmethod
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
@@ -71,7 +74,7 @@ class PagesPass(CorePass):
         layers = s.cores * plan.apart * m.layers - 2 * m.layers * m.layer_weights
         contexts = m.layers * s.groups
         tables = self.v.core.dre.layout().address(Item.LEVEL, contexts) + contexts * kvmu.recent * kvmu.entry_bytes
-        return layers + s.cores * (tables + plan.work.size)
+        return layers + s.cores * (tables + plan.work.size) + self.beside
 
     def frame(self) -> Pass:
         return self._pass(self.point.rows, True)
@@ -120,16 +123,15 @@ class PagesPass(CorePass):
                     line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
                     came = chosen
                     if entries:
-                        took, per_second = transfer(v.link, v.ssd, addr.tobytes(), size.tobytes())
-                        took = max(took + moved * each / per_second, copied)
-                        came = line.put(layer, "fetch", "link", took, chosen, moved * each)
+                        took = max(fetching(v, moved * each, addr, size, self.near), copied)
+                        came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + self.near))
                     macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
                     asked = lxe(layer, "attention", ATTENTION, came, macs, each)
                 for name, own in REST.items():
                     lxe(layer, name, own, 0.0, ops[name])
                     if name == "out":
                         line.put(layer, "barriers", "LXE", seconds(v, [StageShare(Load(), 0, waits)]))
-            return moved * m.layers
+            return moved * m.layers * (1 - self.near)
 
         return assembled(v, replace(self.point, rows=1 if frame else tokens, frame=frame), decode)
 

@@ -30,6 +30,7 @@ class Vrex:
     prefetch : cores that have tables of their own fetch for the next layer; else each layer waits for its own fetch
     power    : which figures of `POWER` count
     capacity : bytes of device memory
+    home     : where entries lie that have left the ring: behind the "link", or in "device" memory while there is room
     """
 
     name: str
@@ -43,6 +44,7 @@ class Vrex:
     kvmu: bool = True
     prefetch: bool = True
     power: str = "ours"
+    home: str = "link"
 
     @property
     def core(self) -> CoreParams:
@@ -141,16 +143,27 @@ A100 = Gpu(
 PLATFORMS: dict[str, Vrex | Gpu] = {"edge": EDGE, "kvpu": KVPU, "server": SERVER, "agx": AGX, "a100": A100}
 
 
-def platform(name: str, preset_name: str | None = None, assignments: Sequence[str] = ()) -> Vrex | Gpu:
+HOMES = ("link", "device")
+
+
+def platform(
+    name: str, preset_name: str | None = None, assignments: Sequence[str] = (), home: str = "link"
+) -> Vrex | Gpu:
     """The platform `name` of `PLATFORMS`, with the hardware of a preset or design file, or with parameters overridden.
 
-    Raises `ParamError` for unknown names, and for parameters of a GPU.
+    home : as of `Vrex`
+
+    Raises `ParamError` for unknown names, and for parameters or another home of a GPU.
     """
     check(name in PLATFORMS, "platform", name, f"must be one of {', '.join(PLATFORMS)}")
+    check(home in HOMES, "home", home, f"must be one of {', '.join(HOMES)}")
     found = PLATFORMS[name]
     if not isinstance(found, Vrex):
+        check(home == "link", "home", home, f"must be link on {name}: a GPU's cache is resident or behind the link")
         check(not preset_name and not assignments, "platform", name, "has no preset and no parameters: leave them out")
         return found
+    if home != "link":
+        found = replace(found, name=f"{found.name}, home in device memory", home=home)
     if preset_name:
         found = replace(found, name=preset_name, system=load(preset_name))
     if assignments:

@@ -7,6 +7,7 @@ import pytest
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.hdl.params import SystemParams, override, preset
+from openvrex.sim.system.accelerator import run
 from openvrex.sim.system.device_memory import _Arrays, arrays
 from openvrex.sim.system.layer_share import Layer
 from openvrex.sim.system.passes import device_bytes
@@ -84,3 +85,18 @@ def test_what_stays_on_the_device_has_no_retrieval():
     assert found == {"weights": Point(1).device_bytes, "cache": 2 * 40960 * LLAMA.token_bytes}
     on_gpu = arrays(AGX, Point(40960), constant("x", 0.25, 0.1, LLAMA))
     assert on_gpu["fetched"] == 2 * 0.25 * 40960 * LLAMA.entry_bytes
+
+
+def test_blocks_take_what_is_left():
+    """Of clusters of two tokens a block of eight slots is a quarter full, and it is read where it lies."""
+    near = replace(EDGE, home="device")
+    at, shares = Point(10240), constant("x", 0.05, 0.1, LLAMA, cluster=2.0)
+    found, apart = arrays(near, at, shares), arrays(EDGE, at, shares)
+    assert {name: found[name] for name in apart} == apart
+    filled, every = 8 * 32 * (10240 - 256) // 2, 8 * 32 * (10240 - 256)
+    assert found["blocks"] == (filled + (every - filled) // 8) * 8 * 512
+    small = replace(near, capacity=sum(found.values()) - found["blocks"] // 2)
+    assert arrays(small, at, shares)["blocks"] == found["blocks"] // 2
+    whole, half, none = (run(v, at, shares) for v in (near, small, EDGE))
+    assert (whole.fetched, half.fetched) == (0, pytest.approx(none.fetched / 2))
+    assert whole.seconds < half.seconds < none.seconds
