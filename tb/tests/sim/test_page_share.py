@@ -133,12 +133,12 @@ def test_device_memory_grows_by_the_room_of_the_tables():
 def test_entries_that_fit_stay_in_device_memory():
     """Nothing crosses the link while all blocks fit; beyond that, the share of those that do not."""
     near = replace(EDGE, home="device")
-    link, device = passes(40960), passes(40960, near)
-    blocks = (40960 - 256) // 8 * 8 * Decoder().token_bytes
+    link, device = passes(8192), passes(8192, near)
+    blocks = -(-(8192 + 10 - 256) // 8) * 8 * Decoder().token_bytes  # with those of the frame
     assert device.held_bytes - link.held_bytes == pytest.approx(blocks, rel=0.001)
     assert (device.home, device.frame().fetched) == (0, 0)
     assert device.frame().seconds < link.frame().seconds - 0.9 * link.frame().named("fetch")
-    few = passes(40960, replace(near, capacity=device.device_bytes - blocks // 4))
+    few = passes(8192, replace(near, capacity=device.device_bytes - blocks // 4))
     assert few.home == pytest.approx(blocks / 4, rel=0.001)
     assert few.frame().fetched == pytest.approx(link.frame().fetched / 4, rel=0.001)
     assert device.frame().seconds < few.frame().seconds < link.frame().seconds

@@ -32,8 +32,8 @@ from openvrex.scripts.main import app
 from openvrex.scripts.simulate import dre_command, layer_command, prediction_command
 from openvrex.sim.system import core_policies, dre_demand, layer_load
 from openvrex.sim.system import limits as paper_limits
-from openvrex.sim.system.accelerator import transfer
 from openvrex.sim.system.frame_times import frames
+from openvrex.sim.system.home import transfer
 from openvrex.sim.system.limits import ENGINES, engines, limits
 from openvrex.sim.system.passes import lacks, remarks, simulate
 from openvrex.sim.system.pcie import LINKS
