@@ -78,7 +78,10 @@ class CorePlan(LayerPlan):
         self.retrieval = retrieval
         self._compiler = CoreCompiler if retrieval.pages is None else PageChoiceCompiler
         if retrieval.pages is not None:
-            self._beside, self._hands = {"cluster": ("queries",)}, {FETCHED: ("select", "scores")}
+            self._beside, self._hands = (
+                {"cluster": ("queries",), "resident": ("select",)},
+                {FETCHED: ("select", "scores")},
+            )
         super().__init__(shape, fmt, cuts, team)
 
     @property
@@ -141,7 +144,6 @@ class CorePlan(LayerPlan):
         """Place the index of so many pages, and what hash bits of so many tiles and the choice need."""
         s, f, r = self.shape, self.fmt, self.retrieval
         check(s.kv_heads == 1, "kv_heads", s.kv_heads, "must be 1 for coded pages: a KV head chooses its own")
-        check(self.team.members == 1, "members", self.team.members, "must be 1 for coded pages: a core has whole heads")
         alone = r.ahead < 0 and not r.fetched
         check(alone, "ahead", r.ahead, "must be -1 for coded pages, which no layer before chooses")
         check(f.codes > 0, "lxe.codes", f.codes, f"must be {pages.numbers}, the numbers of a code")
@@ -155,6 +157,8 @@ class CorePlan(LayerPlan):
         self.index = PageIndex(s, f, rows, pages)
         self.coding = self.index.coding
         self.index.place(self.weights, self.work)
+        if self.team.members > 1:
+            self.work.add("ring_scores", (s.rows, s.recent), np.float32)
         self.work.add("marks", (s.tokens, tiles * f.lanes), BF16)
         self.work.add("candidates", (rows,), BF16)
         self.work.add("pins", (rows,), BF16)
@@ -199,6 +203,7 @@ class CorePlan(LayerPlan):
         ]
 
     def _page_choice(self, c: Any) -> list[Planned]:
+        many, resident = self.team.members > 1, Planned("resident", c.resident)
         return [
             Planned("early_hash", c.hash),
             Planned("early_cluster", c.cluster),
@@ -207,11 +212,12 @@ class CorePlan(LayerPlan):
             Planned("queries", lambda: c.product(self["norm1"], self["qkv_weight"], range(self.turns * self.beside))),
             Planned("cluster", c.cluster),
             Planned("rotary", lambda: c.queries(self.arrays["q"])),
-            Planned("resident", c.resident),
+            Planned("ring", c.ring) if many else resident,
             Planned("sums", c.sums),
             Planned("turn", c.turn_queries),
             Planned("rank", lambda: c.rank_pages(0)),
             Planned("select", c.select),
+            *[resident] * many,
         ]
 
     def costs(self, entries: int, clusters: int | None = None) -> dict[str, Work]:
@@ -280,7 +286,12 @@ class CorePlan(LayerPlan):
                 int(CODES): weights + self["codes"].offset + number * own.mean * own.size * 2,
                 int(MEAN): weights + self["means"].offset + number * s.head_size * 2,
             }
-        return {int(PAGES): self._candidates(start)} if phase == "attention" else {}
+        return {int(PAGES): self._candidates(start)} if phase in ("attention", "rank") else {}
+
+    @property
+    def resident_scores(self) -> Array:
+        """Products of queries and the keys of the whole ring, which lead each row."""
+        return self["ring_scores" if self.team.members > 1 else "scores"]
 
     def _candidates(self, start: int) -> int:
         """Pages with a token that has left the ring after a pass from token `start`."""

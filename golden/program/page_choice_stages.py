@@ -12,6 +12,7 @@ queries     the blocks of `qkv` that hold queries, while the HCU compares
 cluster     takes the clusters of these tokens and copies their entries to the places that the KVMU gives
 rotary      rotates queries
 resident    comes before the stages that follow
+ring        in a team: multiplies queries by all keys of the ring, as each member sums whole rows
 sums, turn  `golden.program.page_stages`
 rank        scores of the pages with a token that has left the ring; the register FIRST holds their number
 select      sends one row of score codes to the WTU, which has a budget of tokens; starts the FETCH of the chosen pages.
@@ -21,8 +22,11 @@ select      sends one row of score codes to the WTU, which has a budget of token
 The ring may be as short as the keys that share a mean. So a pass that completes a mean places the tokens up to there,
 codes, and then places the others, if any. The stages take as many tokens as the register FIRST says, their marks from
 the address in SLOT, their entries from that in ENTRIES.
+
+In a team the leader hashes, codes, places and chooses. Each member scores its own pairs of steps of pages.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -31,8 +35,8 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.compiler import semaphores
 from openvrex.golden.program.core_stages import CLUSTER, FETCHED, CoreCompiler, CoreSizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, Retrieve, StoreTo
-from openvrex.golden.program.layer_memory import Register
-from openvrex.golden.program.page_stages import PageCompiler, PageSizes
+from openvrex.golden.program.layer_memory import Array, Register
+from openvrex.golden.program.page_stages import PAGES, PageCompiler, PageSizes
 from openvrex.golden.program.recipes import BANK, STREAM, Scalar, Words
 from openvrex.golden.program.score_stages import LEVEL
 from openvrex.golden.retrieval.coded_pages import SHARPNESS
@@ -71,6 +75,28 @@ class PageChoiceCompiler(PageCompiler, CoreCompiler):
     def resident(self) -> None:
         p = self.plan
         self.products(p["q"], p["scores"], self.keys, self.ring_tiles)
+
+    def ring(self) -> None:
+        """Multiply queries by all keys of the ring, of which `resident` takes a member's own."""
+        p, s, n = self.plan, self.shape, self.fmt.lanes
+
+        def keys(g: int, i: int) -> tuple[Array, int, int]:
+            return p["ring"], i * n * s.entry + g * s.head_size, s.entry
+
+        def tiles(step: Callable[[int], None]) -> None:
+            for i in range(s.recent // n):
+                step(i)
+
+        self.products(p["q"], p.resident_scores, keys, tiles)
+
+    def rank_pages(self, g: int) -> None:
+        if self.plan.team.members > 1:
+            self.deal(PAGES, 0, self.plan.index.pages)
+        super().rank_pages(g)
+
+    def number(self, i: int) -> int:
+        team, (pair, odd) = self.plan.team, divmod(i, 2)
+        return 2 * (team.ahead(0) + pair * team.members) + odd
 
     def select(self) -> None:
         """Choose pages by their scores and fetch their entries behind the ring."""

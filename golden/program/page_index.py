@@ -73,7 +73,7 @@ class PageIndex:
         ]
         for array in arrays + (self.coding.arrays(s.kv_heads, s.head_size) if self.coded else []):
             table.add(*array)
-        work.add("stats", (rows, 2, n), np.float32)
+        work.add("row_sums", (rows, 2, n), np.float32)
         work.add("turned", (rows, self.places, n), BF16)
         work.add("ranks", (s.kv_heads, pages), np.float32)
 

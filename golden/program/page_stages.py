@@ -66,7 +66,7 @@ class PageSizes(CodeSizes, Protocol):
     """What `PageCompiler` reads of its plan."""
 
     index: PageIndex
-    near: int  # resident tokens whose scores lead each row of `scores`
+    resident_scores: Array  # products of queries and resident keys lead each row
 
 
 class PageCompiler(CodeCompiler):
@@ -76,22 +76,23 @@ class PageCompiler(CodeCompiler):
 
     def sums(self) -> None:
         """Store each row's largest logit and its sum of weights, each in all lanes of a word."""
-        p, words = self.plan, self.plan.near // self.fmt.lanes
+        p, words = self.plan, self.shape.recent // self.fmt.lanes
+        scores = p.resident_scores
         rows = self.shape.kv_heads * self.shape.rows
         some = max(d for d in divisors(rows) if d <= AT_ONCE and d * max(words, 2) <= self.fmt.depth)
         for first in range(0, rows, some):
             with self.overlapped(), self.scalars(2 * some) as taken:
                 for k in range(some):
-                    at, row = k * words, (first + k) * p["scores"].shape[-1]
+                    at, row = k * words, (first + k) * scores.shape[-1]
                     top, total = taken[2 * k : 2 * k + 2]
                     self.take(p["mask"], (first + k) % self.shape.rows * self.shape.recent, words, Bank.C, at)
                     fields = {"imm_b": imm(p.index.scale), "c": int(BANK), "addr_c": at}
                     most = {"reduce": int(Reduce.MAX), "scalar_d": top.number}
-                    self.take(p["scores"], row, words, Bank.A, at, **fields, **most)
+                    self.take(scores, row, words, Bank.A, at, **fields, **most)
                     exponentials(self, Row(at, words), top, reduce=Reduce.SUM, scalar_d=total.number)
                     for j, scalar in enumerate((top, total)):
                         self.vector(**scalar.of("a"), write=Bank.C, addr_d=2 * k + j)
-                self.give(p["stats"], 2 * first * self.fmt.lanes, 2 * some)
+                self.give(p["row_sums"], 2 * first * self.fmt.lanes, 2 * some)
 
     def turn_queries(self) -> None:
         """Store the activations of each row for the codes, one word for each place."""
@@ -125,10 +126,10 @@ class PageCompiler(CodeCompiler):
         """
         p, n, rows = self.plan, self.fmt.lanes, self.plan.index.turned
         x, apart = Row(0, rows), 2 * n
-        self.take(p["stats"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
+        self.take(p["row_sums"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
         logarithm(self, x, Row(rows, rows), Row(2 * rows, rows))
         less = {"negate_a": 1, "c": int(BANK), "addr_c": 2 * rows, "negate_c": 1}
-        self.take(p["stats"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **less)
+        self.take(p["row_sums"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **less)
         split(self, Row(2 * rows, rows), Row(0, rows, Bank.A | Bank.C), Row(rows, rows, Bank.A))
 
     def rank_pages(self, g: int) -> None:
@@ -144,7 +145,7 @@ class PageCompiler(CodeCompiler):
         def load(i: int) -> None:
             w_at, page = self.half_of(i), own.page * own.size
             rows, row, expand = (page, n, {"wide": 1}) if own.coded else (n, page, {})
-            first, to = g * own.pages + i * n, {"to": w_at, "step": words}
+            first, to = g * own.pages + self.number(i) * n, {"to": w_at, "step": words}
             self.load(p["codes"], first * page, rows, words, row, LoadTo.W, (FREE,), **to, **expand)
             for k in reversed(range(means)):  # each takes the trees of those before it
                 trees, full = n // means * (k + 1), (FULL,) if k == 0 else ()
@@ -163,9 +164,13 @@ class PageCompiler(CodeCompiler):
             self.part(w_at + words, query, rows, period, False, True)
             self.vector(rows, a=STREAM, wide=1, imm_b=imm(own.scale), c=BANK, write=Bank.A | Bank.C)
             self.fold(rows)
-            self.give(p["ranks"], g * own.pages + i * n, 1)
+            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1)
 
         self.steps(load, score)
+
+    def number(self, i: int) -> int:
+        """The number of the core's step i among those of all pages."""
+        return i
 
     def half_of(self, i: int) -> int:
         """The first word of the half of W that step i takes."""
@@ -226,7 +231,6 @@ class PagePlan(Plan):
         self.shape, self.fmt, self.cuts = shape, fmt, {}
         self.index = PageIndex(shape, fmt, pages, params)
         check(recent % n == 0, "recent", recent, f"must be a multiple of lanes = {n}: they are whole words")
-        self.near = recent
         align = max(4096, 4 * n)
         self.table, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         heads, rows = shape.kv_heads, shape.rows
@@ -238,6 +242,11 @@ class PagePlan(Plan):
         q = Array("q", 0, (heads * rows, shape.head_size), BF16, Register.OUT)
         self.arrays = self.table.arrays | self.work.arrays | {"q": q}
         self.stages = list(self._stages())
+
+    @property
+    def resident_scores(self) -> Array:
+        """Products of queries and resident keys."""
+        return self["scores"]
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         heads = range(self.shape.kv_heads)

@@ -109,6 +109,15 @@ TEAMS = {
     "down": ("down",),
     "add_down": ("add_down",),
 }
+TEAM_PAGES = {
+    "project": TEAMS["project"],
+    "place": ("entries",),
+    "hash": PAGES["hash"],
+    "code": PAGES["code"],
+    "rest": ("hash", "cluster", "rotary"),
+    "rank": ("ring", "sums", "turn", "rank"),
+    **{name: stages for name, stages in TEAMS.items() if name not in ("project", "place", "rank")},
+}
 OF_TABLES = (
     "cluster",
     "guess",
@@ -118,7 +127,7 @@ OF_TABLES = (
     "rest",
     "attention",
 )  # phases that a core runs for each of its tables
-LEADERS = ("entries", "hash", "cluster", "select")  # stages of the leader only
+LEADERS = ("entries", "early_hash", "early_cluster", "code", "hash", "cluster", "select")  # stages of the leader only
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
 
 
@@ -197,7 +206,7 @@ class SharePlan(CorePlan):
     def phases(self) -> dict[str, tuple[str, ...]]:
         """The stages of each phase; a member of a team has only some of them."""
         if self.team.members > 1:
-            return TEAMS
+            return TEAM_PAGES if self.retrieval.pages else TEAMS
         if self.retrieval.pages is not None:
             return PAGES
         return PREFETCH if self.prefetches else ALONE

@@ -15,7 +15,7 @@ from typing import Self
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.program.share_plan import OF_TABLES
+from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, shared_space
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import CLOCK
@@ -33,10 +33,10 @@ from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.retriever_time import copied_entry
 
 # Stages of the programs by the names that a pass with clusters gives them.
-KEYS = ("norm1", "keys", "entries", "hash")
+KEYS = ("norm1", "qkv", "keys", "entries", "hash")
 QUERIES = ("queries", "rotary")
-PREDICT = ("resident", "sums", "turn", "rank")
-ATTENTION = ("scores", "softmax", "values")
+PREDICT = ("ring", "sums", "turn", "rank")
+ATTENTION = ("scores", "softmax", "values", "join")
 NEEDED = {"lxe.codes": PageParams.numbers, "wtu.budget": "true"}  # of the hardware
 
 
@@ -71,10 +71,11 @@ class PagesPass(CorePass):
         """Bytes of device memory beside the weights: tables, rings, codes and means, fetched entries, work."""
         share, m, kvmu = self.share(), self.point.model, self.v.core.dre.kvmu
         plan, s = share.plan, share.shares
-        layers = s.cores * plan.apart * m.layers - 2 * m.layers * m.layer_weights
+        layers = s.teams * plan.apart * m.layers - 2 * m.layers * m.layer_weights
         contexts = m.layers * s.groups
         tables = self.v.core.dre.layout().address(Item.LEVEL, contexts) + contexts * kvmu.recent * kvmu.entry_bytes
-        return layers + s.cores * (tables + plan.work.size) + self.beside
+        work = s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size
+        return layers + s.teams * tables + work + self.beside
 
     def frame(self) -> Pass:
         return self._pass(self.point.rows, True)
@@ -90,6 +91,7 @@ class PagesPass(CorePass):
         share, v, m = self.share(tokens), self.v, self.point.model
         stages, placing = share.layer(), share.placing()
         s, k = share.shares, v.core.dre.kvmu
+        team = s.members > 1
         waits = sum(p not in OF_TABLES for p in share.phases) * (s.cores > 1)
         addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
         entries = share.entries * m.kv_heads
@@ -105,8 +107,9 @@ class PagesPass(CorePass):
         def decode(line: Timeline) -> float:
             def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
                 took = read = 0.0
-                for counts in (stages[n] for n in own if n in stages):
-                    counts = {**counts, "bytes": counts["bytes"] * s.cores}
+                for n in (n for n in own if n in stages):
+                    cores = s.teams if n in LEADERS else s.cores
+                    counts = {**stages[n], "bytes": stages[n]["bytes"] * cores}
                     took, read = took + self.took(counts), read + counts["bytes"]
                 return line.put(layer, name, "LXE", took * part, after, read * part, ops)
 
@@ -118,13 +121,17 @@ class PagesPass(CorePass):
                 asked = lxe(layer, "qkv", QUERIES, 0.0, ops["qkv"] * (1 - of_keys))
                 each = 1 / s.groups
                 for _ in range(s.groups):
-                    asked = lxe(layer, "predict", PREDICT, max(asked, placed), 0.0, each)
+                    asked = lxe(
+                        layer, "predict", PREDICT if team else ("resident", *PREDICT), max(asked, placed), 0.0, each
+                    )
                     chosen = lxe(layer, "select", ("select",), asked, 0.0, each)
                     line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
                     came = chosen
                     if entries:
                         took = max(fetching(v, moved * each, addr, size, self.near), copied)
                         came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + self.near))
+                    if team:
+                        lxe(layer, "attention", ("resident",), chosen)
                     macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
                     asked = lxe(layer, "attention", ATTENTION, came, macs, each)
                 for name, own in REST.items():

@@ -5,20 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import CorePlan
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import play as simulated
 from openvrex.golden.program.model_host import ModelHost
 from openvrex.golden.program.score_stages import RetrievalShape
-from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.share_plan import TEAM_PAGES, SharePlan
 from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.system_host import SystemHost
 from openvrex.golden.retrieval.coded_pages import PageParams, chosen
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.params import override, preset
 from openvrex.tb.library.page_watch import PageWatch
 from openvrex.tb.library.policy_passes import PolicyPasses
 from openvrex.tb.library.policy_passes import pages as policy_of
+from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.small_models import (
     CODES,
     LAYERS,
@@ -168,3 +171,64 @@ def test_engines_that_do_not_suit():
     own = RetrievalShape.of(sizes, False, pages=PAGE)
     with pytest.raises(ParamError, match="th_hd=4: must be 1"):
         ModelHost(SHAPE, p.lxe_format(), own, page_model(1), function(p, centre=False), sizes)
+
+
+# Teams
+
+
+def system(cores: int, pages: PageParams = PAGE, more: tuple[str, ...] = ()) -> SystemHost:
+    """A layer with random weights on several cores."""
+    rng, s, p = np.random.default_rng(3), TEAM_SHAPE, params(*CODES, *more)
+    matrices = to_bf16(rng.standard_normal((2, s.kv_heads, pages.numbers, s.head_size)) / 2)
+    f, sizes = function(p, th_hd=1, centre=False), p.dre.sizes()
+    retrieval = RetrievalShape.of(sizes, False, pages=pages)
+    own = [weights(s, rng)], [KeyMatrices(*matrices)]
+    return SystemHost(s, p.core_format(), retrieval, *own, f, sizes, cores=cores)
+
+
+TEAM_SHAPE = replace(SHAPE, width=32, ffn=48)
+
+
+@pytest.mark.parametrize(("cores", "members"), [(4, 2), (6, 3)])
+@pytest.mark.parametrize("pages", [PAGE, replace(PAGE, page=1, budget=3, sinks=1)])
+def test_a_team_chooses_what_a_core_alone_chooses(cores, members, pages):
+    """Each member scores some of the pages, by sums of whole rows: scores and entries are equal, bit for bit."""
+    more = ("clusters=64",)
+    alone, team = system(1, pages, more), system(cores, pages, more)
+    assert (alone.shares.members, team.shares.members) == (1, members)
+    s, seen, scored, checked = TEAM_SHAPE, 0, 0, set()
+    for k in range(14):
+        start = k * s.tokens
+        hidden = np.random.default_rng(k).normal(size=(s.tokens, s.width)).astype(np.float32)
+        for h in (alone, team):
+            h.begin(hidden, *turns(s, start), start)
+            for phase, group in h.steps():
+                results = h.run(phase, 0, group)
+                for result in results.values() if k == 13 and h is team else ():  # it completes a mean
+                    order = simulated(result.issues, params(*CODES).lxe_format())
+                    assert (order.waiting, order.left, order.hazards) == ({}, {}, [])
+                    checked.add(phase)
+        for head in range(s.kv_heads):
+            groups = [(h, head % h.shares.teams, head // h.shares.teams) for h in (alone, team)]
+            arrays = {}
+            for name in ("ranks", "codes", "means", "ring", "behind"):
+                arrays[name] = [h.get(core, name, 0, group) for h, core, group in groups]
+            (one, of, own), (other, leader, _) = groups
+            many = one.cores[of].dre.kv.contexts[one.context(0, own)]
+            pages_old = -(-max(0, start + s.tokens - s.recent) // pages.page)
+            if head == s.kv_heads - 1:  # `ranks` of a core alone are those of its last table
+                a, b = (x[0, :pages_old].view(np.uint32) for x in arrays["ranks"])
+                np.testing.assert_array_equal(a, b)
+                scored = max(scored, pages_old)
+            count = other.fetched[leader, 0, 0]
+            a, b = (x[:count].view(np.uint16) for x in arrays["behind"])
+            np.testing.assert_array_equal(a, b)
+            seen += count
+            for name in ("codes", "means", "ring"):
+                np.testing.assert_array_equal(*(x.view(np.uint16) for x in arrays[name]))
+            assert many.clusters
+        near = np.linalg.norm(team.get(0, "hidden") - alone.get(0, "hidden"))
+        assert near < 0.01 * np.linalg.norm(alone.get(0, "hidden"))
+    assert seen > 60
+    assert checked == set(TEAM_PAGES) - {"add_output", "add_down"} | checked & {"add_output", "add_down"}
+    assert scored > 4 * 2 * 4 * (pages.page == 1)  # more than a pair of steps for each member

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.program.bus_memory import Region
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Status, encode
@@ -17,6 +18,8 @@ from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.system_host import SystemHost
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
@@ -52,6 +55,19 @@ def inputs(rng: np.random.Generator, k: int, shape: LayerShape = SHAPE) -> tuple
     """Of pass k."""
     start = k * shape.tokens
     return rng.normal(size=(shape.tokens, shape.width)).astype(np.float32), *turns(shape, start), start
+
+
+PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
+CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "clusters=64", "counts=64")
+
+
+def page_host(rng: np.random.Generator, shape: LayerShape, cores: int) -> SystemHost:
+    """A layer that retrieves coded pages."""
+    core = system(cores, CODES).core
+    function, engine = replace(core.dre.function(), th_hd=1, centre=False), core.dre.sizes()
+    matrices = to_bf16(rng.normal(size=(2, shape.kv_heads, PAGE.numbers, shape.head_size)) / 2)
+    own = RetrievalShape.of(engine, False, pages=PAGE), [weights(shape, rng)], [KeyMatrices(*matrices)]
+    return SystemHost(shape, core.lxe_format(), *own, function, engine, cores=cores)
 
 
 def host(
@@ -103,7 +119,7 @@ class Script:
             words = [f"{encode(i):x}" for i in h.program(core, phase, layer)]
             if words not in self.programs:
                 self.programs.append(words)
-            starts.append([core, self.programs.index(words), h.registers(core, layer, group)])
+            starts.append([core, self.programs.index(words), h.registers(core, layer, group, phase)])
         self.names.append(phase)
         self.phases.append({"starts": starts, "writes": writes, "errors": list(errors)})
         for core in cores:
@@ -440,3 +456,25 @@ def test_shares_make_the_layer_of_one_core():
             h.run(phase, order=(1, 0))
         one.run()
         np.testing.assert_allclose(h.get(0, "hidden"), one.get("hidden"), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.nightly), 2])
+def test_cores_with_coded_pages_equal_golden(members):
+    """Two KV heads on two cores, or one on a team, whose members score pages of their own.
+
+    `test_page_host.py` holds what golden chooses against a core alone.
+    """
+    rng = np.random.default_rng(5)
+    script = Script(page_host(rng, SHAPE if members == 1 else TEAM, CORES), CODES)
+    h, count = script.host, 14
+    assert h.shares.members == members
+    fetched = passes(script, rng, count)
+    got = script.play(pause=0.2)
+    equal(script, got)
+    leaders = [perf for i, perf in enumerate(got["perf"]) if i < h.shares.teams]
+    pages = -(-count * SHAPE.tokens // PAGE.page)
+    assert [perf["dre.hcu.opened"] for perf in leaders] == [pages] * len(leaders)
+    assert script.names.count("code") == count * SHAPE.tokens // PAGE.mean
+    assert max(map(min, fetched)) == PAGE.budget + PAGE.page  # pages of the budget and of sinks, on each core
+    old = -(-(count * SHAPE.tokens - PAGE.recent) // PAGE.page)
+    assert old > 2 * 4 or members == 1  # more than a pair of steps: each member has some
