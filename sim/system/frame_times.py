@@ -13,7 +13,8 @@ from openvrex.sim.system.timeline import DRE, Pass, Point
 from openvrex.sim.system.workload import Selection
 
 CACHES = (1024, 10240, 40960, 102400, 1 << 20)
-ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work", "blocks")
+ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")
+NEAR = ("blocks",)  # besides, where home is in the device memory
 
 
 def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:
@@ -52,15 +53,19 @@ def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[in
     return [
         Curve(legend(f"Milliseconds of {what}", times), head, times),
         Curve(f"Tables in memory in {what}", (*columns, "visible: DRE"), parts),
-        Curve(f"MB of device memory, {what}", ("platform", "cache", *ARRAYS, "all"), sizes),
+        Curve(f"MB of device memory, {what}", ("platform", "cache", *_names(platforms[0]), "all"), sizes),
     ]
 
 
 def memory(v: Vrex, point: Point, shares: Selection) -> tuple[str, ...]:
-    """Platform, cache, megabytes of device memory of each of `ARRAYS`, and of all."""
+    """Platform, cache, megabytes of device memory of each of the arrays, and of all."""
     held = arrays(v, point, selected(point, shares))
-    each = (f"{held.get(name, 0) / 1e6:,.0f}" for name in ARRAYS)
+    each = (f"{held.get(name, 0) / 1e6:,.0f}" for name in _names(v))
     return v.name, _size(point.cache), *each, f"{sum(held.values()) / 1e6:,.0f}"
+
+
+def _names(v: Vrex) -> tuple[str, ...]:
+    return ARRAYS + NEAR * (v.home == "device")
 
 
 def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""Predicts latency, timeline and power of a frame or a token under coded pages, on cores that have whole KV heads.
+"""Predicts latency, timeline and power of a frame or a token under coded pages.
 
 The programs are those of `sim.system.page_share`, cycle by cycle. A stage lasts as long as core 0, or as the bytes of
 all cores take at the device memory. The DRE places keys while the LXE computes queries, and attention to the pages
-waits until they have come. Pages are read over the link as the KVMU lists them; the copier counts where it is slower.
+waits until they have come. In a team the leader places keys and chooses, and each member scores and attends to its own
+part. Pages are read over the link as the KVMU lists them; the copier counts where it is slower.
 Encoder, vocabulary, barriers and the gap of a layer are those of a pass with clusters (`sim.system.accelerator`).
 
 Pages are chosen by the layer's own queries, and nothing overlaps their fetch. Left out, as there: new entries on their

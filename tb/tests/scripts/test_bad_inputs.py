@@ -103,7 +103,7 @@ TYPED = {
     "simulate pass --policy streamingllm -p hybrid.recent_blocks=1": "hybrid",
     "simulate layer --policy x": "policy='x'",
     "simulate layer --policy pages --share 0.5": "--share=0.5: has no effect on pages, whose budget is pages.budget",
-    "simulate layer --policy pages --preset server48": "members=6: must be 1 for coded pages",
+    "simulate layer --policy pages --preset tiny": "mean=256: must be at most recent = 16",
     "simulate pass --policy pages --cache 200000": "clusters=16384: must be at least 24994",
     "simulate pass --policy pages -p pages.page=3": "page=3: must be a power of two",
     "simulate pass --home x": "home='x': must be one of link, device",

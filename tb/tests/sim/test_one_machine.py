@@ -22,10 +22,13 @@ from openvrex.sim.system import (
     accelerator,
     device_memory,
     dre_demand,
+    home,
     layer_load,
     layer_share,
     mosaic_pass,
     mosaic_share,
+    page_share,
+    pages_pass,
     passes,
     platforms,
     share_cycles,
@@ -47,7 +50,7 @@ AT = Point(4096)
 SHARES = traced(MODEL, policy=PUBLISHED)
 # All that computes a pass or a layer on V-Rex. GPUs, memories, workloads and the paper's numbers describe other things.
 MACHINE = (accelerator, device_memory, dre_demand, layer_load, layer_share, passes, share_cycles)
-MACHINE += (window_demand, window_pass, window_share, mosaic_pass, mosaic_share)
+MACHINE += (home, page_share, pages_pass, window_demand, window_pass, window_share, mosaic_pass, mosaic_share)
 
 
 def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
@@ -62,7 +65,7 @@ def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
 def test_a_platform_has_no_size_of_its_own():
     names = {f.name: f.type for f in fields(Vrex)}
     hardware = {"system"}
-    around = {"name", "dram", "link", "ssd", "capacity", "gap", "latency", "kvmu", "power", "prefetch"}
+    around = {"name", "dram", "link", "ssd", "capacity", "gap", "latency", "kvmu", "power", "prefetch", "home"}
     assert set(names) - hardware == around
     for name in ("cores", "core", "clusters", "clock", "entry_bytes"):
         with pytest.raises(TypeError, match=name):
@@ -75,7 +78,10 @@ def test_a_platform_has_no_size_of_its_own():
 # All numbers beyond 4 that the machine's files state, outside sizes of caches: exponents of addresses, steps and bytes
 # of samples, work of the encoder, units. A size of the hardware in one of these files is a number more.
 STATED = {
-    "accelerator": {1e-3, 15, 24, 34, 4096},
+    "accelerator": {1e-3},
+    "home": {15, 24, 34, 4096},
+    "page_share": {37},
+    "pages_pass": set(),
     "device_memory": set(),
     "dre_demand": {8, 12, 17, 32, 64, 2048},
     "layer_load": {8, 16, 34, 36},
