@@ -1,7 +1,7 @@
 """Plays a core's share of a decoder layer that retrieves coded pages, instruction by instruction.
 
-The programs are those of `golden.program.share_plan` (`PAGES`, in a team `TEAM_PAGES`), the same that a core's RTL runs. Time views that RTL has
-confirmed play them, as for clusters (`sim.system.share_cycles`).
+The programs are those of `golden.program.share_plan` (`PAGES`, in a team `TEAM_PAGES`), the same that a core's RTL
+runs. Time views that RTL has confirmed play them, as for clusters (`sim.system.share_cycles`).
 
 What depends on data is laid down. A context's pages hold tokens in order, and the chosen ones lie evenly apart. The
 pass starts at a multiple of `mean` tokens, so it completes no mean; of the stage `code`, which follows every `mean`
