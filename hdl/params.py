@@ -743,6 +743,8 @@ def _parse(name: str, word: str) -> object:
 # V-Rex as published: section V-B's buckets with early exit, the 1,024 clusters that 20.125 KB of DRE memory hold,
 # Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
+# What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
+_PAGES = "wtu.budget=true lxe.codes=18"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.
@@ -754,12 +756,12 @@ _CHANGES = {
     # Layers of the small decoder that the tests use (`golden.inputs.decoder`).
     "small": "clusters=256 counts=256 token_bits=14 kvmu.blocks=65536 kvmu.recent=64 kvmu.entry_bytes=768"
     " dpe.n_h=32 dpe.n_w=32 dpe.w_depth=64 vpe.n_w=32 vpe.depth=64 lxe.i_depth=1024",
-    "core": "",
-    "edge8": "cores=8",
-    "server48": "cores=48",
+    "core": _PAGES,
+    "edge8": f"cores=8 {_PAGES}",
+    "server48": f"cores=48 {_PAGES}",
     # core with all optional hardware
-    "omni": "wtu.budget=true kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true lxe.codes=18"
-    f" mask.residuals=true vpe.features={'+'.join(FEATURES)}",
+    "omni": f"{_PAGES} kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true mask.residuals=true"
+    f" vpe.features={'+'.join(FEATURES)}",
     "vrex1": _VREX,
     "vrex8": f"cores=8 {_VREX}",
     "vrex48": f"cores=48 {_VREX}",

@@ -4,9 +4,14 @@ from typing import Annotated
 
 import typer
 
+from openvrex.golden.function_params import check
 from openvrex.scripts import console
-from openvrex.scripts.simulate import curve_table, system_options
-from openvrex.sim.system.frame_times import CACHES, frames
+from openvrex.scripts.simulate import curve_table, system_options, window_options
+from openvrex.sim.system.core_pass import Given
+from openvrex.sim.system.frame_times import CACHES, frames, policy_frames
+from openvrex.sim.system.workload import constant
+
+POLICIES = (*system_options.POLICIES, "pages")
 
 
 def command(
@@ -19,12 +24,21 @@ def command(
     home: system_options.Home = "link",
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "resv",
     select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
     """Time passes on presets as generated, tables included."""
     system_options.check_names(on, system_options.SYSTEMS, stage=stage)
-    point = system_options.point("resv", stage, batch=batch)
-    found = system_options.systems(on, preset, param, home)
-    chosen = system_options.selection(select, "resv", point.model, found[0].core)
-    curve_table.show(frames(found, point, chosen, (cache,) if cache else CACHES), json)
+    check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
+    point, caches = system_options.point(policy, stage, batch=batch), (cache,) if cache else CACHES
+    entries, rest = window_options.policies([policy] if policy == "pages" else [], param or [])
+    found = system_options.systems(on, preset, rest, home)
+    if policy == "pages":
+        check(select is None, "select", select, "has no effect on pages, whose budget is pages.budget: leave it out")
+        check(stage != "question", "stage", stage, "must be frame or token for pages")
+        given = Given(constant(policy, 0.0, 0.0, point.model))
+        curve_table.show(policy_frames(found, point, policy, entries[policy], given, caches), json)
+        return
+    chosen = system_options.selection(select, policy, point.model, found[0].core)
+    curve_table.show(frames(found, point, chosen, caches), json)

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.registry import Entry
 from openvrex.sim.system.accelerator import run
+from openvrex.sim.system.core_pass import Given
+from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.layer_share import Layer, at_home
 from openvrex.sim.system.memory_curves import Curve
@@ -15,6 +18,31 @@ from openvrex.sim.system.workload import Selection
 CACHES = (1024, 10240, 40960, 102400, 1 << 20)
 ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")
 NEAR = ("blocks",)  # besides, where home is in the device memory
+
+
+def policy_frames(
+    platforms: list[Vrex], at: Point, name: str, own: Entry, given: Given, caches: tuple[int, ...] = CACHES
+) -> list[Curve]:
+    """Milliseconds of `at` under a policy of `core_policies.KINDS`, by platform and cache, and megabytes of memory."""
+    times, sizes = [], []
+    for v in platforms:
+        cells = []
+        for cache in caches:
+            try:
+                one = KINDS[name].of(v, own, replace(at, cache=cache), given)
+                missing = one.lacks
+                cells.append(missing or f"{(one.frame() if at.frame else one.token()).seconds * 1e3:.1f}")
+                figures = (f"{n / 1e6:,.0f}" for n in (one.device_bytes, one.held_bytes, one.home))
+                sizes += [] if missing else [(v.name, _size(cache), one.note, *figures)]
+            except ParamError as e:
+                cells.append(str(e))
+        times.append((v.name, *cells))
+    what = f"{'a frame' if at.frame else 'a token'} of {at.batch} x {at.rows} tokens, {name}"
+    head = ("platform", "cache", "policy", "device, all", "of these not weights", "home")
+    return [
+        Curve(f"Milliseconds of {what}", ("platform", *(_size(c) for c in caches)), times),
+        Curve(f"MB of memory, {what}", head, sizes),
+    ]
 
 
 def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:

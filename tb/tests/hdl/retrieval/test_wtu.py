@@ -83,7 +83,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("selection", ["exact", "buckets"])
 def test_adversarial_rows_end_in_time(selection, kind, ratio):
     """`WtuTime.worst` is the documented bound; the cycles are those that the tests above hold equal to the RTL's."""
-    p = replace(CORE, selection=selection)
+    p = replace(CORE, selection=selection, budget=False)
     view, rng = WtuTime(p), np.random.default_rng(1)
     for clusters in (p.clusters, 155, 1):
         for largest in (1, 40, 600, (1 << p.count_bits) - 1):
@@ -95,7 +95,7 @@ def test_adversarial_rows_end_in_time(selection, kind, ratio):
 @pytest.mark.parametrize(("selection", "slack"), [("exact", 1.2), ("buckets", 1)])
 def test_worst_case_is_about_reached(selection, slack):
     """The bound means something: some row comes close."""
-    p = replace(CORE, selection=selection)
+    p = replace(CORE, selection=selection, budget=False)
     view, rng, counts = WtuTime(p), np.random.default_rng(1), np.ones(p.clusters, int)
     rows = [make(rng, p.clusters) for make in ADVERSARIAL.values()]
     got = max(view.row(codes, counts, round(r * 65536)).latency for codes in rows for r in (0.3, 0.8))
@@ -237,4 +237,4 @@ def test_bad_parameters(change, message):
 @pytest.mark.parametrize(("bits", "readings"), [(1, 12), (2, 7), (3, 5), (4, 4), (6, 3)])
 def test_readings(bits, readings):
     assert replace(CORE, bin_bits=bits).readings == readings
-    assert replace(CORE, bin_bits=bits, selection="buckets").readings == 1
+    assert replace(CORE, bin_bits=bits, selection="buckets", budget=False).readings == 1
