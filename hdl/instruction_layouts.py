@@ -75,12 +75,14 @@ def dre_layout(p: CoreParams) -> data.StructLayout:
 
     target : StoreTo.HASH or SCORE · ctx : context of a HASH · row_last : last word of its row
     last : word of the last row of an instruction, for SCORE of a query block · keep : highest lane in use
+    newest : of a HASH, if `hcu.newest`: its key looks at the newest clusters alone
     """
     lanes = p.dpe.n_w
     return data.StructLayout(
         {
             "target": 2,
             "ctx": CONTEXT_BITS,
+            **({"newest": 1} if p.dre.hcu.newest else {}),
             "row_last": 1,
             "last": 1,
             "keep": bits_for(lanes),

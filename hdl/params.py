@@ -42,7 +42,7 @@ SHARED = ("clusters", "n_ctx", "counts", "count_bits", "token_bits", "bus_bytes"
 FOLLOWS = {("kvmu", "count_lanes"): ("wtu", "n_w")}
 
 # Largest sizes for which elaboration takes minutes at most.
-SIZE, WIDTH = 1 << 16, 1 << 10
+SIZE, WIDTH, CLUSTERS = 1 << 16, 1 << 10, 1 << 20
 CONTEXTS = 1 << CONTEXT_BITS
 CLOCK = 800e6  # Hz: the clock of every preset (V-Rex VI-A), for all that counts seconds or watts
 PROTECT = {"choices": PROTECTIONS}
@@ -85,12 +85,13 @@ class HcuParams:
     n_h: int = parameter(1, "N_HCU-h: clusters compared at a time", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_HCU-w: hash bits of a cluster compared a cycle", low=1, high=1 << 12)
     n_hp: int = parameter(32, "hash bits of a key", low=1, high=WIDTH)
-    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=SIZE)
+    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=CLUSTERS)
     n_ctx: int = parameter(CONTEXTS, "contexts, whose tables are in memory", low=1, high=CONTEXTS)
     tile: int = parameter(64, "clusters of a tile; the unit holds two of the table", high=WIDTH, power_of_two=True)
     frame: int = parameter(32, "keys compared with a tile: most of a batch", low=1, high=WIDTH)
     token_bits: int = parameter(20, "bits of a token's number", low=1, high=64)
     early_abandon: bool = parameter(True, "leave a comparison that can no longer win")
+    newest: bool = parameter(False, "a key may look at the newest clusters alone", optional=True)
     protect: str = parameter("none", "check bits of the memories: parity, or Hsiao's code", **PROTECT)
 
     def __post_init__(self):
@@ -133,7 +134,9 @@ class WtuParams:
 
     n_h: int = parameter(1, "N_WTU-h: WTU cores, which take rows in turn", low=1, high=WIDTH)
     n_w: int = parameter(16, "N_WTU-w: scores a cycle", low=1, high=1 << 12)
-    clusters: int = parameter(1 << 14, "longest row, in scores: sets the bits of addresses and sums", low=1, high=SIZE)
+    clusters: int = parameter(
+        1 << 14, "longest row, in scores: sets the bits of addresses and sums", low=1, high=CLUSTERS
+    )
     counts: int = parameter(1024, "token counts on chip; a longer row streams its counts", low=1, high=SIZE)
     score: ScoreFormat = parameter(ScoreFormat(), "exponent and mantissa bits of a score code")
     count_bits: int = parameter(16, "bits of a cluster's token count", low=1, high=64)
@@ -231,7 +234,7 @@ class KvmuParams:
     """Parameters of the KVMU: home addresses contiguous by cluster, and a ring of recent entries in device memory."""
 
     n_ctx: int = parameter(CONTEXTS, "contexts, whose maps are in memory", low=1, high=CONTEXTS)
-    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=SIZE)
+    clusters: int = parameter(1 << 14, "most clusters of a context", low=1, high=CLUSTERS)
     count_bits: int = parameter(16, "bits of a cluster's token count, which saturates", low=1, high=64)
     blocks: int = parameter(1 << 23, "most blocks of offload memory", low=1, high=1 << 28)
     block_slots: int = parameter(8, "entries a block", low=1, high=WIDTH)
@@ -341,6 +344,9 @@ class DreParams:
             size = items * self.layout().bytes(item)
             few = f"takes {size} bytes, more than a read of burst_bytes = {self.table.burst_bytes}: lower it"
             check(size <= self.table.burst_bytes, name, items, few)
+        end = self.layout().address(Item.LEVEL, self.hcu.n_ctx)
+        large = f"makes tables of {end} bytes, more than {ADDR_BITS} bits of an address reach: lower it, or n_ctx"
+        check(end <= 1 << ADDR_BITS, "clusters", self.hcu.clusters, large)
         return self
 
     def layout(self) -> TableLayout:
@@ -358,7 +364,9 @@ class DreParams:
         Raises `ParamError` as `layout` does.
         """
         w = self.wtu
-        return DreSizes(self.kvmu.map_sizes(blocks), self.layout(), self.hcu.frame, w.readings, w.counts, w.budget)
+        h = self.hcu
+        engine = h.frame, w.readings, w.counts, w.budget, h.tile if h.newest else 0
+        return DreSizes(self.kvmu.map_sizes(blocks), self.layout(), *engine)
 
     def function(self) -> ReSVParams:
         """The function parameters that this hardware fixes; the others are those of its reading."""
@@ -495,7 +503,8 @@ class CoreParams:
         check(not self.lxe.codes or 8 * self.lxe.bus_bytes >= lanes, "bus_bytes", self.lxe.bus_bytes, reason)
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        out = LxeFormat(*sizes, v.score, v.features, self.lxe.to_register, self.lxe.codes)
+        options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest
+        out = LxeFormat(*sizes, v.score, v.features, *options)
         assert not self.lxe.codes or out.code_words  # checks that codes fit words
         return out
 
@@ -744,7 +753,7 @@ def _parse(name: str, word: str) -> object:
 # Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
 # What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
-_PAGES = "wtu.budget=true lxe.codes=18"
+_PAGES = "wtu.budget=true lxe.codes=18 hcu.newest=true"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.

@@ -286,7 +286,11 @@ class CorePlan(LayerPlan):
                 int(CODES): weights + self["codes"].offset + number * own.mean * own.size * 2,
                 int(MEAN): weights + self["means"].offset + number * s.head_size * 2,
             }
-        return {int(PAGES): self._candidates(start)} if phase in ("attention", "rank") else {}
+        pair = 2 * self.fmt.lanes  # pages of a pair of steps, of which each member of a team has its own
+        pages = self._candidates(start)
+        if self.team.members > 1:
+            pages = self.team.share(0, -(-pages // pair)) * pair
+        return {int(PAGES): pages} if phase in ("attention", "rank") else {}
 
     @property
     def resident_scores(self) -> Array:

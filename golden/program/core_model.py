@@ -32,17 +32,20 @@ class Core(Lxe):
         self.joined: deque[tuple[int, Joined]] = deque()
         self.placed: deque[Placed] = deque()
         self.sets: deque[list[Burst]] = deque()
+        self._first = 0  # first cluster that keys of the batch look at
         self._rows: list[np.ndarray] = []  # rows of the query block that is not complete yet
         self._parts: list[np.ndarray] = []  # the row that is not complete yet
         self._read: list[tuple[np.ndarray, bool]] = []  # the readings of a row that was not offered often enough
 
-    def hash(self, i: Issue, signs: np.ndarray) -> None:
+    def hash(self, i: Issue, signs: np.ndarray, row: int) -> None:
         """Send a token's hash bits to the HCU, and its cluster to the KVMU."""
         ctx = self._context(i)
         n_hp = self.dre.params.n_hp
         if len(signs) < n_hp:
             raise i.error(f"sends {len(signs)} of {n_hp} hash bits: raise words", Status.RANGE)
-        joined, placed = self.dre.key(ctx, sum(1 << b for b in np.flatnonzero(signs[:n_hp]).tolist()))
+        if row % self.dre.frame == 0:  # the HCU begins a batch
+            self._first = self.dre.newest(ctx) if i["wide"] else 0
+        joined, placed = self.dre.key(ctx, sum(1 << b for b in np.flatnonzero(signs[:n_hp]).tolist()), self._first)
         self.joined.append((self.dre.level(ctx), joined))
         self.placed.append(placed)
 

@@ -87,6 +87,7 @@ class LxeFormat:
     features: str = ""  # optional hardware (`golden.function_params.FEATURES`)
     to_register: bool = False  # STORE can set a register
     codes: int = 0  # numbers of a key's code that LOAD expands into W; 0: none
+    newest: bool = False  # keys that STORE sends to the HCU may look at its newest clusters alone
 
     @property
     def dot(self) -> DotFormat:
@@ -148,7 +149,9 @@ class StoreTo(IntEnum):
     # Activations: word to + r * step + j. With `wide`, on an LXE with `lxe.to_register`, a register instead (function
     # `to_register`): R[to] = R[base] + addr + (n << step). n is bits 0 to 22 of lane 0 of the STORE's only word.
     X = 1
-    HASH = 2  # the HCU: each row is the hash bits of a token of context R[base] + addr, `words` words of SIGN
+    # The HCU: each row is the hash bits of a token of context R[base] + addr, `words` words of SIGN. With `wide`, on a
+    # core with `hcu.newest`, the tokens look at the newest clusters alone (`hdl.retrieval.hcu`).
+    HASH = 2
     # The WTU: row r is the score codes that one VECTOR of op STORE put out, of the context of the last SWITCH. With
     # `step` 1 these are whole words, and the row goes on in the next STORE. The WTU takes each row several times
     # (`DreModel.readings`). With `wide` the last row, each time, ends the query block.

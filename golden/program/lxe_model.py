@@ -322,7 +322,7 @@ class Lxe:
         if i["target"] == StoreTo.HASH:
             signs = self._out.take(i, rows * words, "signs")[0].astype(bool).reshape(rows, -1)
             for r in range(rows):
-                self.hash(i, signs[r])
+                self.hash(i, signs[r], r)
             return rows * words
         packs = self.fmt.codes > 0 and packs_signs(i)
         kinds = ["signs"] if packs else ["FP32"] if i["wide"] else ["BF16", "signs"]
@@ -364,8 +364,11 @@ class Lxe:
 
         return numbers(signs).astype(np.uint32), numbers(~known) == 0
 
-    def hash(self, i: Issue, signs: np.ndarray) -> None:
-        """Take a token's hash bits, bool [words * lanes], from a STORE for context `i.addr`; only a core can."""
+    def hash(self, i: Issue, signs: np.ndarray, row: int) -> None:
+        """Take a token's hash bits, bool [words * lanes], from a STORE for context `i.addr`; only a core can.
+
+        row : number of the token in the STORE
+        """
         raise i.error("goes to the retrieval engine, which an LXE alone does not have: run it on a core")
 
     def score(self, i: Issue, codes: np.ndarray, last: bool, more: bool) -> None:

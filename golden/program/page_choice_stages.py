@@ -14,7 +14,8 @@ rotary      rotates queries
 resident    comes before the stages that follow
 ring        in a team: multiplies queries by all keys of the ring, as each member sums whole rows
 sums, turn  `golden.program.page_stages`
-rank        scores of the pages with a token that has left the ring; the register FIRST holds their number
+rank        scores of the pages with a token that has left the ring; the register FIRST holds their number, in a team
+            that of the member's own pairs of steps
 select      sends one row of score codes to the WTU, which has a budget of tokens; starts the FETCH of the chosen pages.
             `candidates` takes the pages out that lie in the ring. `pins` raises those of sinks to the row's maximum
 ==========  ==========================================================================================================
@@ -36,7 +37,7 @@ from openvrex.golden.program.compiler import semaphores
 from openvrex.golden.program.core_stages import CLUSTER, FETCHED, CoreCompiler, CoreSizes
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.page_stages import PAGES, PageCompiler, PageSizes
+from openvrex.golden.program.page_stages import PageCompiler, PageSizes
 from openvrex.golden.program.recipes import BANK, STREAM, Scalar, Words
 from openvrex.golden.program.score_stages import LEVEL
 from openvrex.golden.retrieval.coded_pages import SHARPNESS
@@ -63,7 +64,8 @@ class PageChoiceCompiler(PageCompiler, CoreCompiler):
         self.load(marks, 0, 1, tiles, tiles * self.fmt.lanes, LoadTo.VECTOR, **tokens)
         self.vector(words, Queue.LOAD, a=STREAM, write=Bank.B)
         self.vector(words, op=VectorOp.STORE, format=Format.SIGN)
-        self._emit(Opcode.STORE, target=StoreTo.HASH, words=tiles - 1, **tokens, **self.context())
+        newest = {"wide": int(self.fmt.newest)}  # a page is the newest cluster, or opens one
+        self._emit(Opcode.STORE, target=StoreTo.HASH, words=tiles - 1, **newest, **tokens, **self.context())
 
     def cluster(self) -> None:
         """Take the clusters of TOKENS tokens, and place their entries."""
@@ -88,11 +90,6 @@ class PageChoiceCompiler(PageCompiler, CoreCompiler):
                 step(i)
 
         self.products(p["q"], p.resident_scores, keys, tiles)
-
-    def rank_pages(self, g: int) -> None:
-        if self.plan.team.members > 1:
-            self.deal(PAGES, 0, self.plan.index.pages)
-        super().rank_pages(g)
 
     def number(self, i: int) -> int:
         team, (pair, odd) = self.plan.team, divmod(i, 2)

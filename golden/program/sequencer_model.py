@@ -250,7 +250,8 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
             need(step < 32, f"step={step}: must be below 32, a shift of a register's number")
             return
         coded = i.op == Opcode.LOAD and bool(fmt.codes) and expands(i)
-        need(through or coded or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
+        newest = i.op == Opcode.STORE and target == StoreTo.HASH and fmt.newest
+        need(through or coded or newest or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
         if i.op == Opcode.STORE and target == StoreTo.HASH:
             return
         size = fmt.word_bytes

@@ -101,14 +101,17 @@ class Clusterer:
         """Hamming distances of `hashes` [N, words] uint64 to every cluster, unsigned integers [N, C]."""
         return hamming(hashes, self.hashes)
 
-    def add(self, key_hash: int, token: int | None = None, key: np.ndarray | None = None) -> Joined:
+    def add(self, key_hash: int, token: int | None = None, key: np.ndarray | None = None, first: int = 0) -> Joined:
         """Put one token into the table: its hash of `n_hp` bits, its index (by default the next), its key [key_dim].
+
+        first : the first cluster that the token looks at; it joins none before
 
         Raises `ValueError` for a hash of more than `n_hp` bits.
         """
         words = to_words([key_hash], self.params.n_hp)
         key = None if key is None else flush(key)
-        return self._place(words[0], *self._nearest(self.distances(words)[0]), token, key)
+        distance, at = self._nearest(hamming(words, self.hashes[first:])[0])
+        return self._place(words[0], distance, first + at, token, key)
 
     def add_frame(
         self,

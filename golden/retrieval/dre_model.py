@@ -37,6 +37,7 @@ class DreSizes:
     readings : times that the WTU must be offered a row (`hdl.params.WtuParams.readings`)
     counts : token counts that the WTU holds; None: any number
     budgets : the WTU has budgets of tokens (`hdl.params.WtuParams.budget`)
+    tile : clusters of a tile, of whose last one keys may look at alone (`hdl.params.HcuParams.newest`); 0: they may not
     """
 
     map: MapSizes
@@ -45,6 +46,7 @@ class DreSizes:
     readings: int = 1
     counts: int | None = None
     budgets: bool = False
+    tile: int = 0
 
     def __post_init__(self):
         for name in ("clusters", "recent", "block_slots"):
@@ -54,7 +56,7 @@ class DreSizes:
     def model(self, params: ReSVParams, n_ctx: int = 0, device_base: int = 0, home_base: int = 0) -> "DreModel":
         """An engine of `n_ctx` contexts, `map.n_ctx` if not given, with its rings and blocks at these addresses."""
         kv = KvMap(replace(self.map, n_ctx=n_ctx or self.map.n_ctx), device_base, home_base)
-        return DreModel(params, kv, self.readings, self.counts, self.budgets)
+        return DreModel(params, kv, self.readings, self.counts, self.budgets, self.tile, self.frame)
 
 
 class DreModel:
@@ -63,6 +65,7 @@ class DreModel:
     readings : times that the WTU must be offered a row (`hdl.params.WtuParams.readings`). `query` takes each row once
     counts_held : token counts that the WTU holds; None: any number
     budgets : the WTU has budgets of tokens (`hdl.params.WtuParams.budget`)
+    tile, frame : as of `DreSizes`
 
     The model has an HC table for each context that holds something (`tables`), and one KV memory map for all contexts
     (`kv`). `ctx`, `counts` [C] and `budget` are the context of the last `switch`, its token counts then, and the tokens
@@ -76,7 +79,10 @@ class DreModel:
         readings: int = 1,
         counts_held: int | None = None,
         budgets: bool = False,
+        tile: int = 0,
+        frame: int = 32,
     ):
+        self.tile, self.frame = tile, frame
         self.params, self.kv, self.readings, self.counts_held = params, kv, readings, counts_held
         self.budgets, self.budget = budgets, 0
         self.tables: dict[int, Clusterer] = {}
@@ -92,10 +98,17 @@ class DreModel:
         self.kv.clear(ctx)
         self.tables.pop(ctx, None)
 
-    def key(self, ctx: int, key_hash: int) -> tuple[Joined, Placed]:
-        """Cluster a key by its hash and place its KV entry; returns both results."""
+    def newest(self, ctx: int) -> int:
+        """The first cluster that keys of op NEWEST look at, whose batch begins now: the first of the last tile."""
+        return max(0, self.level(ctx) - 1) // self.tile * self.tile
+
+    def key(self, ctx: int, key_hash: int, first: int = 0) -> tuple[Joined, Placed]:
+        """Cluster a key by its hash and place its KV entry; returns both results.
+
+        first : the first cluster that the key looks at (`newest`)
+        """
         self.grown |= ctx == self.ctx
-        joined = self.tables.setdefault(ctx, Clusterer(self.params)).add(key_hash)
+        joined = self.tables.setdefault(ctx, Clusterer(self.params)).add(key_hash, first=first)
         return joined, self.kv.append(ctx, joined.cluster)
 
     def switch(self, ctx: int, budget: int = 0) -> int:

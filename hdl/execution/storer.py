@@ -39,9 +39,9 @@ class Storer(Unit):
     Faults: an error response. Then, in the order of the instructions and after the responses to all earlier ones: an
     address or a stride that is no multiple of 2 * lanes bytes (of MEMORY and X), a word outside the activations, a
     context that the DRE does not have (HASH), rows of HASH too short for its hash bits, `wide` but for MEMORY and SCORE
-    (and, with `lxe.to_register`, X). After a fault the storer begins nothing more. While `stop` is high it begins no
-    burst, sends the rest of a burst with strb 0, and takes the responses; once `busy` is low, a reset is safe for the
-    bus.
+    (with `lxe.to_register` X too, with `hcu.newest` HASH). After a fault the storer begins nothing more. While `stop`
+    is high it begins no burst, sends the rest of a burst with strb 0, and takes the responses; once `busy` is low, a
+    reset is safe for the bus.
 
     Signs: with `lxe.codes`, an instruction to MEMORY without `wide` and with `step` odd packs signs: bit k of a word of
     memory is the sign of lane k mod lanes in word k / lanes, of `SIGNS` words of `i`, which has it in bit k mod lanes.
@@ -158,6 +158,8 @@ class Storer(Unit):
             m.d.comb += at.to_register.eq((c.target == StoreTo.X) & c.wide)
             off_grid = Mux(at.to_register, many, off_grid)
             wide &= ~at.to_register
+        if hcu.newest:
+            wide &= ~at.to_hash
         m.d.comb += [
             at.to_memory.eq(c.target == StoreTo.MEMORY),
             at.to_hash.eq(c.target == StoreTo.HASH),
@@ -296,6 +298,7 @@ class Storer(Unit):
             self.d.valid.eq(at.active & at.is_dre & self.i.valid & pending.w_rdy),
             self.d.payload.target.eq(work.target),
             self.d.payload.ctx.eq(work.addr),
+            *([self.d.payload.newest.eq(work.wide)] if self.p.dre.hcu.newest else []),
             self.d.payload.row_last.eq(words.row_last & ~((work.target == StoreTo.SCORE) & work.step[0])),
             self.d.payload.last.eq((at.rows == 0) & (work.wide | (work.target == StoreTo.HASH))),
             self.d.payload.keep.eq(i.keep),

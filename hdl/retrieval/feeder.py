@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.params import CoreParams, bits_for
-from openvrex.hdl.retrieval.hcu_state import JOIN, token_layout
+from openvrex.hdl.retrieval.hcu_state import JOIN, NEWEST, token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
 from openvrex.hdl.unit import Unit
 
@@ -34,7 +34,8 @@ class Feeder(Unit):
     -------
     d : In(stream of `hdl.instruction_layouts.dre_layout`) : words; a row of HASH has ceil(n_hp / lanes) words or more
     order : In(stream of `order_layout`) : CLEARs and SWITCHes
-    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN a row of HASH, whose token is always 0; an order
+    k : Out(stream of `hdl.retrieval.hcu.token_layout`) : a JOIN (or NEWEST) a row of HASH, whose token is always 0; an
+        order
     s : Out(stream of `hdl.retrieval.row_check.score_layout`) : scores; set_last is high in every word of a block's
         last row
     perf : Out(struct of 32-bit counters) : tokens, orders, rows (of scores), words (of scores)
@@ -120,7 +121,7 @@ class Feeder(Unit):
             m.d.sync += [key.op.eq(self.order.payload.op), key.ctx.eq(self.order.payload.ctx), key.last.eq(1)]
         with m.Elif(there & free):
             m.d.sync += [
-                key.op.eq(JOIN),
+                key.op.eq(Mux(d.newest, NEWEST, JOIN) if p.dre.hcu.newest else JOIN),
                 key.ctx.eq(d.ctx),
                 key.last.eq(d.last),
                 index.eq(Mux(d.row_last, 0, Mux(index == words, index, index + 1))),

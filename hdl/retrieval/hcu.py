@@ -20,9 +20,11 @@ from openvrex.hdl.retrieval.hcu_state import (
     Step,
     Work,
     client_sizes,
+    is_key,
     joined_layout,
     key_layout,
     nearest_layout,
+    orders,
     token_layout,
 )
 from openvrex.hdl.retrieval.table_client import table_client
@@ -49,6 +51,10 @@ class Hcu(Unit):
 
     On chip are 2 * tile clusters, `frame` keys, and the nearest cluster of each. At the `core` preset that is 4,736 +
     1,664 + 512 = 6,912 bits, for any number of contexts of up to 1,024 clusters.
+
+    With `newest`, a key may have the op NEWEST: it looks only at the tile that holds the newest cluster when its batch
+    begins, and at those opened since. A stream whose keys join the newest cluster or open one, as those of pages do,
+    then takes as long in any table. A batch has keys of one op.
 
     A CLEAR sets the context's number of clusters to 0. CLEAR and SWITCH are batches of their own. They pass through to
     `o` with the number of clusters before them.
@@ -126,7 +132,7 @@ class Hcu(Unit):
         self._end_visit(m, work, scan, lanes, end)
         self._next_group(m, work, head, scan, lanes, end, step)
         self._tiles_port(m, tiles, work, scan, end, step)
-        self._load(m, head, scan, end)
+        self._load(m, work, head, scan, end)
         self._advance(m, work, head, scan, lanes, end, step)
         self._keep_nearest(m, nearest, head, scan, lanes, end)
         self._output(m, work, scan, lanes, end)
@@ -142,10 +148,13 @@ class Hcu(Unit):
         """Takes keys into the current hash-bit memory, and finds the end of their batch."""
         i = self.i.payload
         other = Signal()  # the key that is offered belongs to another batch
+        unlike = orders(self.p, i.op) | orders(self.p, batch.op)
+        if self.p.newest:
+            unlike |= i.op != batch.op
         accept = Signal()
         after_write = comb(m, "after_write", self._after(batch.write), len(batch.write))
         m.d.comb += [
-            other.eq(self.i.valid & batch.some & ((i.op != JOIN) | (batch.op != JOIN) | (i.ctx != batch.ctx))),
+            other.eq(self.i.valid & batch.some & (unlike | (i.ctx != batch.ctx))),
             self.i.ready.eq((batch.held != self.p.frame) & ~batch.closed & ~other),
             accept.eq(self.i.valid & self.i.ready),
             keys.w_en.eq(accept),
@@ -161,7 +170,7 @@ class Hcu(Unit):
                 batch.ctx.eq(i.ctx),
                 batch.last.eq(i.last),
                 batch.write.eq(after_write),
-                batch.closed.eq(i.last | (i.op != JOIN) | (after_write == batch.first)),
+                batch.closed.eq(i.last | orders(self.p, i.op) | (after_write == batch.first)),
             ]
         with m.Elif(batch.starts):
             m.d.sync += [batch.some.eq(0), batch.closed.eq(0), batch.first.eq(batch.write)]
@@ -198,11 +207,14 @@ class Hcu(Unit):
         level = comb(m, "level", self.m.data.payload[: len(work.used)])
         last = comb(m, "last_cluster", level - 1, len(level))
         m.d.comb += self.m.data.ready.eq(1)
+        if p.newest:
+            last_tile = Mux(level == 0, 0, last >> exact_log2(p.tile))
+            work.first_tile = comb(m, "first_tile", Mux(work.newest, last_tile, 0), len(work.asked))
         with m.If(work.level_comes):
             # The table may fill up in this batch. Then the nearest cluster counts at any distance.
             m.d.sync += [work.used.eq(level), work.near_full.eq(level > p.clusters - p.frame)]
-            m.d.sync += [work.asked.eq(0), work.arrived.eq(0)]
-            with m.If((level == 0) | (work.op != JOIN)):
+            m.d.sync += [work.asked.eq(work.first_tile), work.arrived.eq(work.first_tile << exact_log2(p.tile))]
+            with m.If((level == 0) | orders(p, work.op)):
                 m.d.sync += [work.last_tile.eq(0), work.asking.eq(0), work.all_here.eq(1)]
             with m.Else():
                 m.d.sync += [work.last_tile.eq(last >> exact_log2(p.tile)), work.asking.eq(1), work.all_here.eq(0)]
@@ -230,7 +242,7 @@ class Hcu(Unit):
         with m.If(work.asks_tile & ask.ready):
             m.d.sync += [work.asked.eq(work.asked + 1), work.asking.eq(work.asked != work.last_tile)]
         with m.If(work.level_comes):
-            m.d.sync += scan.tile.eq(0)
+            m.d.sync += scan.tile.eq(work.first_tile)
 
     def _walk(
         self, m: Module, keys: Ram, batch: Batch, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End
@@ -248,7 +260,8 @@ class Hcu(Unit):
             keys.r_addr.eq(Mux(batch.starts, batch.first, Mux(head.final, work.first, follows))),
         ]
         with m.If(batch.starts):
-            m.d.sync += [head.valid.eq(1), head.tile.eq(0)]
+            first = Mux(work.newest, work.last_tile, 0) if self.p.newest else 0
+            m.d.sync += [head.valid.eq(1), head.tile.eq(first)]
         with m.Elif(head.load):
             m.d.sync += [head.valid.eq(~(head.final & head.in_last)), head.tile.eq(head.tile + head.final)]
         with m.If(keys.r_en):
@@ -266,7 +279,7 @@ class Hcu(Unit):
     def _end_visit(self, m: Module, work: Work, scan: Scan, lanes: Lanes, end: End) -> None:
         """Ends a visit. In the last tile it resolves the key, when the output register is free."""
         m.d.comb += [
-            work.nothing.eq((work.used == 0) | (work.op != JOIN)),
+            work.nothing.eq((work.used == 0) | orders(self.p, work.op)),
             work.full.eq(work.used == self.p.clusters),
             end.out_free.eq(~end.out_valid | (self.o.ready & ~end.puts_level)),
             end.compares.eq(scan.valid & (scan.here | work.nothing)),
@@ -274,9 +287,9 @@ class Hcu(Unit):
             end.go.eq(end.compares & ~(lanes.done & ~end.may_finish)),
             end.finish.eq(lanes.done & end.may_finish),
             end.resolves.eq(end.finish & scan.resolves),
-            end.may_open.eq(scan.resolves & (work.op == JOIN) & ~work.full),
+            end.may_open.eq(scan.resolves & is_key(self.p, work.op) & ~work.full),
             end.opens.eq(end.finish & end.may_open & ~lanes.near),
-            end.joins.eq(end.resolves & (work.op == JOIN) & (lanes.near | work.full)),
+            end.joins.eq(end.resolves & is_key(self.p, work.op) & (lanes.near | work.full)),
             end.far.eq(end.joins & ~lanes.near),
         ]
         with m.If(end.opens):
@@ -325,18 +338,19 @@ class Hcu(Unit):
             tiles.w_data.eq(new.replicate(p.n_h)),
         ]
 
-    def _load(self, m: Module, head: Head, scan: Scan, end: End) -> None:
+    def _load(self, m: Module, work: Work, head: Head, scan: Scan, end: End) -> None:
         """Makes the next visit the one in work. A key alone in its batch keeps its best in the registers."""
+        fresh = (head.tile == 0) | work.newest if self.p.newest else head.tile == 0
         with m.If(head.load):
             m.d.sync += [
                 scan.valid.eq(1),
                 scan.key.eq(head.key),
                 scan.position.eq(head.position),
                 scan.tile.eq(head.tile),
-                scan.fresh.eq(head.tile == 0),
+                scan.fresh.eq(fresh),
                 scan.resolves.eq(head.in_last),
                 scan.final.eq(head.final),
-                scan.first.eq((head.tile == 0) | (head.position != scan.position)),
+                scan.first.eq(fresh | (head.position != scan.position)),
             ]
         with m.Elif(end.finish):
             m.d.sync += scan.valid.eq(0)
@@ -368,7 +382,7 @@ class Hcu(Unit):
         out = end.out
         with m.If(end.resolves):
             m.d.sync += [
-                out.op.eq(work.op),
+                out.op.eq(Mux(work.newest, JOIN, work.op) if self.p.newest else work.op),
                 out.ctx.eq(work.ctx),
                 out.token.eq(scan.key.token),
                 out.cluster.eq(Mux(end.joins, lanes.cluster, work.used)),

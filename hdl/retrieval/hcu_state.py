@@ -1,6 +1,6 @@
 """Registers and decisions of the HCU by what they belong to, and layouts of its streams and memories."""
 
-from amaranth import Signal, Value
+from amaranth import Const, Signal, Value
 from amaranth.lib import data
 from amaranth.utils import exact_log2
 
@@ -8,11 +8,23 @@ from openvrex.hdl.memory import Ram
 from openvrex.hdl.params import HcuParams, bits_for
 from openvrex.hdl.retrieval.table_client import Sizes
 
-JOIN, CLEAR, SWITCH = 0, 1, 2
+JOIN, CLEAR, SWITCH, NEWEST = 0, 1, 2, 3
+
+
+def orders(p: HcuParams, op: Value) -> Value:
+    """Whether an op is no key: CLEAR or SWITCH."""
+    return op[0] ^ op[1] if p.newest else op != JOIN
+
+
+def is_key(p: HcuParams, op: Value) -> Value:
+    """Whether an op is a key."""
+    return op[0] == op[1] if p.newest else op == JOIN
 
 
 def token_layout(p: HcuParams) -> data.StructLayout:
-    """A key to cluster. `op`: JOIN, or CLEAR or SWITCH of `ctx`. `token`: number. `last`: final key of its frame."""
+    """A key to cluster. `op`: JOIN, or NEWEST (`HcuParams.newest`), or CLEAR or SWITCH of `ctx`. `token`: number.
+    `last`: final key of its frame.
+    """
     return data.StructLayout({"op": 2, "ctx": bits_for(p.n_ctx), "token": p.token_bits, "hash": p.n_hp, "last": 1})
 
 
@@ -20,7 +32,8 @@ def joined_layout(p: HcuParams) -> data.StructLayout:
     """Result of a key: its cluster, and the number of clusters of its context with this key.
 
     `is_new`: the key opened the cluster. `full_join`: it joined although it is far, because the table is full.
-    CLEAR and SWITCH pass through, so that the units behind see them in order, with the number of clusters before them.
+    NEWEST comes out as JOIN. CLEAR and SWITCH pass through, so that the units behind see them in order, with the number
+    of clusters before them.
     """
     return data.StructLayout(
         {
@@ -83,6 +96,8 @@ class Work:
         self.near_full = Signal()  # the batch may fill the table
         self.nothing = Signal()  # there is no cluster to compare with
         self.last_tile = Signal(bits_for(tiles), name="work_last_tile")
+        self.first_tile: Value = Const(0, 0)  # of the batch, when its level comes
+        self.newest = self.op == NEWEST  # its keys look at the last tile only; if `p.newest`
         self.asks_level = Signal()
         self.level_comes = Signal()
         self.asking = Signal()  # a tile remains to be asked for

@@ -277,7 +277,30 @@ SIMULATION = {
         for kind, select in (("resv", ""), ("published", " --select world:resv-buckets"))
         for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32")
     },
-    "windows": "simulate policies --policy full,resv,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
+    **{
+        f"frames {name}": f"simulate frames {words}"
+        for name, words in (
+            ("flexgen", "--policy flexgen --platform edge"),
+            ("published", "--select world:resv-buckets"),
+            ("resv token", "--stage token"),
+            ("pages token", "--policy pages --stage token"),
+            ("resv near", "--home device"),
+            ("pages", "--policy pages"),
+            ("pages near", "--policy pages --home device"),
+            ("pages 4 bits", "--policy pages -p kv4_group=32"),
+            ("pages 4 bits near", "--policy pages -p kv4_group=32 --home device"),
+        )
+    },
+    **{
+        f"frames pages{name} 1M": f"simulate frames --policy pages --cache 1048576 -p clusters=131328{words}"
+        for name, words in (
+            ("", ""),
+            (" near", " --home device"),
+            (" 4 bits", " -p kv4_group=32"),
+            (" 4 bits near", " -p kv4_group=32 --home device"),
+        )
+    },
+    "windows": "simulate policies --policy full,resv,pages,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
     "branch": "simulate policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
     "roomy": "simulate policies --policy resv --cache 40960 -p clusters=32768",
     "server": "simulate policies --policy full,resv --cache 40960 --platform server",

@@ -62,6 +62,12 @@ class PageShare(CoreShare):
         return need
 
     @property
+    def compared(self) -> int:
+        """Pages that a token is compared with, at most."""
+        hcu = self.core.dre.hcu
+        return min(self.clusters, hcu.tile) if hcu.newest else self.clusters
+
+    @property
     def candidates(self) -> int:
         """Pages with a token at home."""
         return -(-self.left // self.pages.page)

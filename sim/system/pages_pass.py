@@ -99,7 +99,7 @@ class PagesPass(CorePass):
         moved = entries * k.home_bytes
         copied = share.entries * copied_entry(v.core) / CLOCK  # for one table
         keys, row = (
-            dre_demand.clustering(v.core.dre, share.clusters, tokens, v.latency),
+            dre_demand.clustering(v.core.dre, share.compared, tokens, v.latency),
             dre_demand.selecting(v.core.dre, share.clusters, v.latency),
         )
         ops = {name: 2.0 * tokens * a * b for name, (a, b) in m.matrices.items()}

@@ -17,7 +17,7 @@ from typing import Any
 from openvrex.golden.program.isa import Retrieve, StoreTo
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.dre_time import CountRing, DreTime
-from openvrex.sim.units.hcu_time import CLEAR, JOIN, SWITCH, Beat
+from openvrex.sim.units.hcu_time import CLEAR, JOIN, NEWEST, SWITCH, Beat
 from openvrex.sim.units.kvmu_time import KvmuCycles
 from openvrex.sim.units.lxe_time import LxeCycles, LxeTime, Run
 from openvrex.sim.units.queue_cycles import Wait, Waits
@@ -244,7 +244,8 @@ class CoreRun(Run):
         """Gives the HCU the keys of a STORE to HASH."""
         rows, words = c["rows"] + 1, c["words"] + 1
         keys = self.retrieval.keys[self.hashed : self.hashed + rows]
-        beats = [(JOIN, c["addr"], key_hash, int(row == rows - 1)) for row, (key_hash, _) in enumerate(keys)]
+        op = NEWEST if c["wide"] else JOIN
+        beats = [(op, c["addr"], key_hash, int(row == rows - 1)) for row, (key_hash, _) in enumerate(keys)]
         ends = self.put.taken[-rows * words :][words - 1 :: words]
         self.batches.append((beats, [cluster for _, cluster in keys], [at + TO_HCU for at in ends]))
         self.hashed += rows

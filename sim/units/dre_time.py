@@ -6,7 +6,7 @@ import numpy as np
 
 from openvrex.hdl.params import DreParams
 from openvrex.sim.units.cluster_set_time import ClusterSetTime, Listing
-from openvrex.sim.units.hcu_time import Beat, HcuCycles, HcuTime
+from openvrex.sim.units.hcu_time import JOIN, NEWEST, Beat, HcuCycles, HcuTime
 from openvrex.sim.units.kvmu_time import KvmuCycles, KvmuTime
 from openvrex.sim.units.queue_cycles import Waits
 from openvrex.sim.units.table_port_time import TablePortTime
@@ -69,6 +69,7 @@ class DreTime:
             n = len(out.a) - before  # beats that the KVMU has taken
             if not kvmu.request and n < len(news) - first:
                 (op, ctx, _, _), cluster = beats[n], clusters[n]
+                op = JOIN if op == NEWEST else op  # as the HCU hands it on
                 kvmu = _Client(self.kvmu.beat(op, ctx, cluster, news[first + n], out))
                 n = len(out.a) - before
             match hcu.request:

@@ -8,7 +8,8 @@ import numpy as np
 from openvrex.hdl.params import HcuParams
 from openvrex.sim.units.table_time import Ask, Offer, Put, Requests, Room, alone
 
-JOIN, CLEAR, SWITCH = 0, 1, 2
+JOIN, CLEAR, SWITCH, NEWEST = 0, 1, 2, 3
+ORDERS = CLEAR, SWITCH
 Beat = tuple[int, int, int, int]  # op, context, hash, last
 
 
@@ -74,7 +75,7 @@ class HcuTime:
         for first, keys in self._batches(beats):
             last = first + len(keys) - 1
             state.collect(self.p, run, offered[first : last + 1])
-            full = len(keys) == self.p.frame or keys[-1][0] != JOIN or keys[-1][3]
+            full = len(keys) == self.p.frame or keys[-1][0] in ORDERS or keys[-1][3]
             closed = state.taken + 1 if full else max(offered[last + 1], state.taken + 1) + 1
             yield from self._batch(keys, run, state, closed)
 
@@ -83,7 +84,7 @@ class HcuTime:
         at = 0
         while at < len(beats):
             end = at + 1
-            while not (beats[end - 1][0] != JOIN or beats[end - 1][3] or end - at == self.p.frame):
+            while not (beats[end - 1][0] in ORDERS or beats[end - 1][3] or end - at == self.p.frame):
                 if end == len(beats):
                     raise ValueError(f"beats: the last of {end} keys must end its frame, or its batch waits")
                 if beats[end][:2] != beats[at][:2]:
@@ -97,10 +98,11 @@ class HcuTime:
         p, (op, ctx, _, _) = self.p, keys[0]
         level = (yield Ask(max(state.idle, state.first + 1))).first
         state.start = max(level + 1, closed)
-        old = self._table(ctx) if op == JOIN else np.zeros((0, p.chunks), np.uint64)
-        tiles = _Tiles(p, len(old))
+        old = self._table(ctx) if op not in ORDERS else np.zeros((0, p.chunks), np.uint64)
+        first = max(0, len(old) - 1) // p.tile * p.tile if op == NEWEST else 0  # cluster that keys look at
+        tiles = _Tiles(p, len(old) - first)
         yield from tiles.ask(level + 1)
-        searches = [_Key(self, old, key_hash) for _, _, key_hash, _ in keys] if op == JOIN else []
+        searches = [_Key(self, old, key_hash, first) for _, _, key_hash, _ in keys] if op not in ORDERS else []
         load = state.start + 1
         for tile in range(tiles.number - 1):
             for k, search in enumerate(searches):
@@ -113,8 +115,8 @@ class HcuTime:
                 yield from tiles.enter(tiles.number - 1, load)
             visits: list[np.ndarray] = []
             opens, here = False, self._table(ctx)
-            if op == JOIN:
-                run.bound += len(here) * p.n_hp / (p.n_h * p.n_w)
+            if op not in ORDERS:
+                run.bound += (len(here) - first) * p.n_hp / (p.n_h * p.n_w)
                 visits, opens = searches[k].resolve(here)
             finish = tiles.finish(tiles.number - 1, visits[-1], load) if visits else load + 1
             finish = load = out = max(finish, (yield Room()).cycle)
@@ -219,15 +221,15 @@ class _Tiles:
 class _Key:
     """A key's search through the table as its batch found it."""
 
-    def __init__(self, time: HcuTime, old: np.ndarray, key_hash: int):
+    def __init__(self, time: HcuTime, old: np.ndarray, key_hash: int, first: int = 0):
         p = time.p
         self.time, self.key = time, time.words(key_hash)
         self.last = (len(old) - 1) // p.tile * p.tile if len(old) else 0  # first cluster of the last tile
         # The table may fill up in this batch.
         self.best = self.limit = p.n_hp + 1 if len(old) > p.clusters - p.frame else time.th_hd
         self.visits: list[np.ndarray] = []  # cycles for each group, tile by tile
-        visited = self._search(old[: self.last])
-        for at in range(0, self.last // p.n_h, p.tile // p.n_h):
+        visited = self._search(old[first : self.last])
+        for at in range(0, (self.last - first) // p.n_h, p.tile // p.n_h):
             self.visits.append(visited[at : at + p.tile // p.n_h] if at < len(visited) else np.ones(1, np.int64))
 
     def resolve(self, table: np.ndarray) -> tuple[list[np.ndarray], bool]:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from openvrex.golden.program.isa import CONTEXT_BITS, StoreTo
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, NEWEST, SWITCH
 from openvrex.sim.units.feeder_time import FeederTime
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
@@ -19,7 +19,7 @@ from openvrex.tb.library.transfer_traffic import params
 SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "bus_bytes=1", "w_depth=1", "x_depth=1", "hcu.n_hp=1", "clusters=1", "n_ctx=1"],
-    "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16"],
+    "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "hcu.newest=true"],
     "joined": ["dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "wtu.n_w=8", "hcu.n_w=5", "hcu.n_hp=15"],
 }
 STALLS = [
@@ -40,10 +40,12 @@ def hashes(p, ctx: int, rows: int, rng: random.Random, more: int = 0) -> list[di
     """Words of rows of HASH, followed by `more` words that do not count."""
     lanes = p.dpe.n_w
     words = -(-p.dre.hcu.n_hp // lanes) + more
+    newest = {"newest": rng.getrandbits(1)} if p.dre.hcu.newest else {}
     return [
         {
             "target": int(StoreTo.HASH),
             "ctx": ctx,
+            **newest,
             "row_last": int(j == words - 1),
             "last": int(r == rows - 1),
             "keep": rng.randrange(lanes),
@@ -62,6 +64,7 @@ def scores(p, rows: int, n: int, rng: random.Random, last: bool = True) -> list[
         {
             "target": int(StoreTo.SCORE),
             "ctx": rng.getrandbits(CONTEXT_BITS),  # counts for nothing
+            **({"newest": rng.getrandbits(1)} if p.dre.hcu.newest else {}),  # neither
             "row_last": int(j == words - 1),
             "last": int(last and r == rows - 1),
             "keep": (n - 1) % lanes if j == words - 1 else lanes - 1,
@@ -83,7 +86,8 @@ def expected(p, words: list[dict]) -> tuple[list[dict], list[dict]]:
         if word["target"] == StoreTo.HASH:
             bits = [w["data"] >> i & 1 for w in row for i in range(lanes)][:n_hp]
             number = sum(b << i for i, b in enumerate(bits))
-            k.append({"op": JOIN, "ctx": word["ctx"], "token": 0, "hash": number, "last": word["last"]})
+            op = NEWEST if word.get("newest") else JOIN
+            k.append({"op": op, "ctx": word["ctx"], "token": 0, "hash": number, "last": word["last"]})
         else:
             codes = [w["data"] >> 16 * i & (1 << p.dre.wtu.score.bits) - 1 for w in row for i in range(lanes)]
             codes = codes[: (len(row) - 1) * lanes + word["keep"] + 1]

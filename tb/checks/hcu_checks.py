@@ -13,7 +13,7 @@ from openvrex.golden.retrieval.cluster_items import cluster_items
 from openvrex.golden.retrieval.clustering import Clusterer, Joined
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import HcuParams, preset
-from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
+from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, NEWEST, SWITCH
 from openvrex.sim.units.hcu_time import HcuTime
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
@@ -30,6 +30,8 @@ SIZES = {
     "all-lanes": HcuParams(n_h=8, n_w=8, n_hp=8, clusters=8, n_ctx=1, tile=8, frame=3, token_bits=12),
     "one-tile": HcuParams(n_h=4, n_w=4, n_hp=8, clusters=13, n_ctx=3, tile=32, frame=16, token_bits=12),
     "ragged": HcuParams(n_h=2, n_w=4, n_hp=8, clusters=29, n_ctx=5, tile=4, frame=3, token_bits=12),
+    "newest": replace(TINY, newest=True, clusters=61),
+    "newest-lanes": HcuParams(n_h=2, n_w=4, n_hp=8, clusters=29, n_ctx=5, tile=4, frame=3, token_bits=12, newest=True),
     "wide": HcuParams(n_h=1, n_w=16, n_hp=96, clusters=40, tile=4, frame=4, token_bits=12),
 }
 STALLS = [(0.0, 0.0), (0.4, 0.4), (0.0, 0.8), (0.8, 0.0), (0.0, LATE)]  # on `i`; on `o` and the table port
@@ -43,7 +45,7 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, commands: float =
     rng = random.Random(seed)
     centres = [0, *(rng.getrandbits(p.n_hp) for _ in range(max(1, p.clusters // 2)))]
     numbers = [rng.randrange(p.n_ctx) for _ in range(contexts)]
-    beats, ctx, ends = [], numbers[0], 0.3
+    beats, ctx, ends, kind = [], numbers[0], 0.3, JOIN
     for i in range(n):
         key = rng.choice(centres)
         for _ in range(rng.choice([0, 0, 1, 1, 2, 3, p.n_hp])):
@@ -52,7 +54,8 @@ def stream(p: HcuParams, seed: int, n: int, contexts: int = 1, commands: float =
             key = beats[0]["hash"] ^ (1 << p.n_hp) - 1
         if rng.random() < 0.3:
             ctx, ends = rng.choice(numbers), rng.choice((0.0, 0.3, 1.0))
-        op = rng.choice((CLEAR, SWITCH)) if rng.random() < commands else JOIN
+            kind = rng.choice((JOIN, NEWEST)) if p.newest else JOIN
+        op = rng.choice((CLEAR, SWITCH)) if rng.random() < commands else kind
         last = int(i == n - 1 or rng.random() < ends)
         beats.append({"op": op, "ctx": ctx, "token": rng.getrandbits(p.token_bits), "hash": key, "last": last})
     return beats
@@ -63,9 +66,17 @@ def batches(p: HcuParams, beats: list[dict]) -> Iterator[tuple[list[dict], str]]
     batch: list[dict] = []
     for b, behind in zip(beats, [*beats[1:], None], strict=True):
         batch.append(b)
-        why = "command" if b["op"] else "last" if b["last"] else "frame" if len(batch) == p.frame else ""
+        why = (
+            "command"
+            if b["op"] in (CLEAR, SWITCH)
+            else "last"
+            if b["last"]
+            else "frame"
+            if len(batch) == p.frame
+            else ""
+        )
         if not why and behind:
-            why = "op" if behind["op"] else "context" if behind["ctx"] != b["ctx"] else ""
+            why = "op" if behind["op"] != b["op"] else "context" if behind["ctx"] != b["ctx"] else ""
         if why:
             yield batch, why
             batch = []
@@ -93,22 +104,26 @@ class Golden:
             table = self.tables.setdefault(ctx, Clusterer(f))
             old = len(table)
             self.bins.add(f"ends_by_{why}")
-            if op != JOIN:
+            if op in (CLEAR, SWITCH):
                 self.bins.add({CLEAR: "clear", SWITCH: "switch"}[op] + ("" if old else "_empty"))
                 self.out.append(batch[0] | {"hash": 0, "clusters": old, "is_new": 0, "full_join": 0})
                 if op == CLEAR:
                     self.tables[ctx] = Clusterer(f)
                 continue
-            self.reads += old
             tiles = -(-old // self.p.tile)
+            first = max(0, tiles - 1) * self.p.tile if op == NEWEST else 0
+            self.reads += old - first
+            self.bins |= {f"newest_tiles_{min(tiles, 4)}"} if op == NEWEST else set()
             self.bins.add(f"tiles_{min(tiles, 4)}")
             self.bins |= {"alone", f"alone_tiles_{min(tiles, 4)}"} if len(batch) == 1 else set()
             for b in batch:
-                near = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
-                j = table.add(b["hash"])
+                every = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
+                near = every[first:]
+                j = table.add(b["hash"], first=first)
+                self.bins |= {"newest_misses_a_nearer_one"} if min(every, default=0) < min(near, default=0) else set()
                 self._cover(near, old, j, tiles, len(table))
                 mine = {"cluster": j.cluster, "clusters": len(table), "is_new": j.is_new, "full_join": j.full_join}
-                self.out.append(b | {"hash": 0} | {k: int(v) for k, v in mine.items()})
+                self.out.append(b | {"op": JOIN, "hash": 0} | {k: int(v) for k, v in mine.items()})
         return self
 
     def _cover(self, near: list[int], old: int, j: Joined, tiles: int, now: int) -> None:
@@ -332,4 +347,27 @@ def check_tables_of_the_core():
     # The frame, of which a batch takes 32: its visits, an idle cycle for each new cluster, two waits for memory.
     batches = time.out[-1] - time.out[1], sum(time.compares[2:])
     assert batches[1] <= batches[0] <= batches[1] + 2 * (2 * latency + 6) + sum(b["is_new"] for b in got["beats"]) + 2
+    assert got["perf"] == counters(want, time)
+
+
+def check_newest_clusters_of_a_million():
+    """Keys of op NEWEST in a table of a million clusters take as long as in one of a tile: they read no other."""
+    p = replace(preset("core").core.dre.hcu, newest=True, clusters=1 << 20)
+    level, pages = (1 << 20) - 70, 3
+    table = Clusterer(ReSVParams(n_hp=p.n_hp, th_hd=1, max_clusters=p.clusters))
+    table.load(np.arange(level, dtype=np.uint64)[:, None], np.ones(level, np.int64))
+    first = (level - 1) // p.tile * p.tile
+    items = [(Item.LEVEL, 0, 0, level)] + [(Item.HASH, 0, k, k) for k in range(first, level)]
+    numbers = [level - 1 + k // 4 for k in range(4 * pages)]  # some of the newest page, then new ones
+    beats = [{"op": NEWEST, "ctx": 0, "token": k, "hash": n, "last": 0} for k, n in enumerate(numbers)]
+    beats[-1]["last"] = 1
+    want = Golden(p, 1, tables={0: table}).play(beats)
+    view = HcuTime(p, 1)
+    view.tables[0] = np.array([view.words(n) for n in range(level)])
+    time = view.beats([(b["op"], 0, b["hash"], b["last"]) for b in beats], 60)
+    got = run(emitted(p), p, beats, 1, latency=60, items=items)
+    assert [b["cluster"] for b in want.out] == numbers
+    assert [c - got["first"] for c in got["cycles"]] == time.out
+    assert got["read"] == want.reads == level - first <= p.tile
+    assert [{k: v for k, v in b.items() if k != "hash"} for b in want.out] == got["beats"]
     assert got["perf"] == counters(want, time)

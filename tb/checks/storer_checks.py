@@ -219,7 +219,7 @@ def faulty(size: str = "tiny") -> list[dict]:
         *([transfer(StoreTo.X, 0, wide=1, signal=4)] if not p.lxe.to_register else []),
         *(transfer(StoreTo.X, 3, **bad, wide=1, signal=4) for bad in BAD_SETS if p.lxe.to_register),
         *(transfer(StoreTo.HASH, 0, 1, n, signal=4) for n in [-(-p.dre.hcu.n_hp // p.dpe.n_w) - 1] if n),
-        transfer(StoreTo.HASH, 0, 1, 32, wide=1, signal=4),
+        *([] if p.dre.hcu.newest else [transfer(StoreTo.HASH, 0, 1, 32, wide=1, signal=4)]),
         *(transfer(StoreTo.HASH, ctx, 1, 32, signal=4) for ctx in (p.dre.hcu.n_ctx, *(1 << k for k in range(6, 40)))),
         transfer(StoreTo.X, 0, 1, x + 1, signal=4),
         transfer(StoreTo.X, 0, 3, to=x - 1, step=1, signal=4),

@@ -18,7 +18,7 @@ from openvrex.hdl.retrieval.hcu_state import Scan, Work
 from openvrex.tb.formal.stream_proof import UnitMonitor
 
 # Four tiles and no room in the number of clusters, so that every level is a legal one.
-SMALL = HcuParams(n_h=1, n_w=1, n_hp=2, clusters=7, tile=2, frame=2, n_ctx=1, token_bits=1)
+SMALL = HcuParams(n_h=1, n_w=1, n_hp=2, clusters=7, tile=2, frame=2, n_ctx=1, token_bits=1, newest=True)
 
 
 class WatchedLanes(Lanes):

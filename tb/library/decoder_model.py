@@ -21,7 +21,7 @@ from openvrex.hdl.params import CoreParams, override, preset
 SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=32", "entry_bytes=256", "n_ctx=90")
 SIZES += ("recent=32",)
 # To retrieve coded pages: a code's numbers and its two ones fill a word, a page is a block.
-PAGES = ("lxe.codes=14", "wtu.budget=true", "block_slots=8")
+PAGES = ("lxe.codes=14", "wtu.budget=true", "hcu.newest=true", "block_slots=8")
 TOKENS = 10  # of the largest pass
 
 

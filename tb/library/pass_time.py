@@ -34,8 +34,8 @@ def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
     """Record what the core does in the block. `dre` : a time view that is used for nothing else"""
     out = Recorded()
 
-    def key(plain: Any, ctx: int, key_hash: int) -> Any:
-        joined, placed = plain(ctx, key_hash)
+    def key(plain: Any, ctx: int, key_hash: int, first: int) -> Any:
+        joined, placed = plain(ctx, key_hash, first)
         out.data.keys.append((key_hash, joined.cluster))
         move = [("x", {"src": placed.move.src, "dst": placed.move.dst})] if placed.move else []
         out.data.places.append([*move, ("w", {"device": placed.device})])

@@ -22,7 +22,7 @@ LAYERS, VOCABULARY = 2, 94  # the last of 24 tiles is not full
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=128", "clusters=12", "n_ctx=4")
 
 # Coded pages: what the core has besides, and their sizes.
-CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "clusters=32")
+CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "hcu.newest=true", "clusters=32")
 PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 
 

@@ -39,7 +39,7 @@ SIZES = {
     "narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=2", "lxe.burst_bytes=2", "bursts=3"],
     "registers": ["to_register=true"],
     "sixteen": _SIXTEEN,
-    "codes": [*_SIXTEEN, "lxe.codes=5"],  # two codes in a word of W, two words of W in one of memory
+    "codes": [*_SIXTEEN, "lxe.codes=5", "hcu.newest=true"],  # two codes in a word of W, two words of W in one of memory
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -301,6 +301,9 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
                 else:
                     closes = r == c["rows"] and (target == StoreTo.HASH or c["wide"])
                     fields = {"target": c["target"], "ctx": c["addr"] if target == StoreTo.HASH else 0}
+                    if p.dre.hcu.newest:
+                        fields["newest"] = c["wide"] * (target == StoreTo.HASH)
+                        out.bins |= {"newest"} if fields["newest"] else set()
                     fields |= {"row_last": int(ends and not goes_on), "last": int(closes), "keep": word["keep"]}
                     out.words.append(("d", fields | {"data": word["data"] % (1 << 16 * lanes)}))
                 out.taken += 1
@@ -311,7 +314,8 @@ def stores(p: CoreParams, commands: list[dict], words: list[dict], errors: froze
 
 def known(beat: dict) -> dict:
     """A beat of the storer as `stores` has it: a word of SCORE has no context."""
-    return beat | {"ctx": 0} if beat.get("target") == StoreTo.SCORE else beat
+    ignored = {"ctx": 0} | ({"newest": 0} if "newest" in beat else {})
+    return beat | ignored if beat.get("target") == StoreTo.SCORE else beat
 
 
 def refuses(p: CoreParams, c: dict) -> bool:
@@ -321,7 +325,8 @@ def refuses(p: CoreParams, c: dict) -> bool:
     if c["target"] in (StoreTo.MEMORY, StoreTo.X):
         return off_the_grid(p, c, StoreTo.MEMORY)
     short = (c["words"] + 1) * p.dpe.n_w < p.dre.hcu.n_hp
-    return c["target"] == StoreTo.HASH and (short or c["addr"] >= p.dre.hcu.n_ctx or c["wide"] == 1)
+    wide = c["wide"] == 1 and not p.dre.hcu.newest
+    return c["target"] == StoreTo.HASH and (short or c["addr"] >= p.dre.hcu.n_ctx or wide)
 
 
 def words_of(p: CoreParams, c: dict) -> int:
@@ -368,7 +373,8 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         by_group = loading and target in (LoadTo.W, LoadTo.COLUMN)
         to_dre = not loading and target in (StoreTo.HASH, StoreTo.SCORE)
         depth = 12 if target == memory or to_dre else p.dpe.w_depth if by_group else p.dpe.x_depth
-        wide = int((target == memory or target == StoreTo.SCORE) and rng.random() < 0.5)
+        may = target in (memory, StoreTo.SCORE) or (not loading and target == StoreTo.HASH and p.dre.hcu.newest)
+        wide = int(may and rng.random() < 0.5)
         coded = loading and target == LoadTo.W and p.lxe.codes and rng.random() < 0.6
         words = 1 if column else min(depth, rng.choice([1, 1, 2, rng.randint(1, 12)]))
         to, step = rng.randint(0, depth - words), rng.choice([0, 1, words, rng.randint(0, 9)])

@@ -203,7 +203,14 @@ def test_the_published_machine():
     """V-Rex as published: its reading's function on 1,024 clusters, all else as in the presets of our own."""
     for published, own in (("vrex1", "core"), ("vrex8", "edge8"), ("vrex48", "server48")):
         assert preset(published).core.dre.function() == READINGS["buckets"]
-        changes = ["clusters=1024", "wtu.selection=buckets", "wtu.budget=false", "lxe.codes=0", "reading=buckets"]
+        changes = [
+            "clusters=1024",
+            "wtu.selection=buckets",
+            "wtu.budget=false",
+            "lxe.codes=0",
+            "hcu.newest=false",
+            "reading=buckets",
+        ]
         assert preset(published) == override(preset(own), changes)
     kvmu = emit("kvmu", preset("vrex1").core.dre.kvmu)
     assert "vrex generate kvmu --preset vrex1\n" in kvmu.verilog

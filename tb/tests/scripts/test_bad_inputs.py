@@ -41,7 +41,7 @@ TYPED = {
     "generate hcu -p n_w=3": "hcu.n_w=3: must divide",
     "generate hcu -p n_w=inf": "n_w='inf': must be",
     "generate hcu -p n_w=8.0": "n_w='8.0': must be",
-    "generate hcu -p clusters=100000": "must be 1 to 65536",
+    "generate hcu -p clusters=2000000": "must be 1 to 1048576",
     "generate hcu -p protect=x": "protect='x': must be one of",
     "generate hcu -p n_q=3": "parameter='n_q': unknown",
     "generate hcu -p wtu.n_w=8": "hcu has none of this name",

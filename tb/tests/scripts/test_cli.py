@@ -79,7 +79,7 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
         (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
         (("generate", "hcu", "-p", "wtu.nw=1"), "parameter='wtu.nw': unknown; valid names: wtu.n_w, wtu."),
         (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
-        (("generate", "hcu", "-p", "clusters=100000"), "clusters=100000: must be 1 to 65536"),
+        (("generate", "hcu", "-p", "clusters=2000000"), "clusters=2000000: must be 1 to 1048576"),
         (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
         (
             ("size", "area", "dre", "-p", "i_depth=8"),

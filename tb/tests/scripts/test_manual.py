@@ -327,12 +327,14 @@ def test_a_term_stands_once_and_means_one_thing():
     assert said - {"refreshed I-frame", "coverage bin"} <= set(terms)
 
 
-def test_the_readme_draws_figures_of_the_evaluation():
-    """Its lines are times of a frame in the table of `vrex papers policies`, which a page holds."""
+def test_the_readme_draws_figures_of_the_simulator():
+    """Its lines behind the first are times of a frame on `edge8` in the table of docs/simulator.md."""
     lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
-    for policy, line in zip(("flexgen", "resv-buckets", "resv"), lines, strict=True):
-        cells = f"| {policy} | host | {' | '.join(f'{x:,}' for x in line)} |"
-        assert cells in TEXTS["papers/evaluation.md"].replace(" *", "")  # the marks of full tables
+    every, *others = lines
+    for policy, line in zip(("resv-buckets`, V-Rex as published", "resv`", "pages`"), others, strict=True):
+        [row] = re.findall(rf"^\| `edge8` \| `{policy} \| link \| (.*) \|$", TEXTS["simulator.md"], re.M)
+        assert line == [round(float(x.removesuffix(" *"))) for x in row.split(" | ")[1:4]]
+        assert all(more > n for more, n in zip(every, line, strict=True))
 
 
 def test_versions_agree():

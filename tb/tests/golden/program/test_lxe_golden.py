@@ -424,7 +424,7 @@ def test_stores_to_the_retrieval_engine():
     given = []
 
     class Core(Lxe):
-        def hash(self, i, signs):
+        def hash(self, i, signs, row):
             given.append((i.addr, signs.tolist()))
 
         def score(self, i, codes, last, more):

@@ -96,7 +96,7 @@ def test_coverage(record_property):
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
-    assert "signs" in set().union(*(e["want"].bins for e in traffic("codes")))
+    assert {"signs", "newest"} <= set().union(*(e["want"].bins for e in traffic("codes")))
 
 
 MUTANTS = {

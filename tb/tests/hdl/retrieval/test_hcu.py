@@ -14,6 +14,7 @@ from openvrex.tb.checks.hcu_checks import (
     TINY,
     check_equals_golden_and_time_view,
     check_many_contexts_of_a_host,
+    check_newest_clusters_of_a_million,
     check_reset_in_flight,
     check_tables_of_the_core,
     check_thresholds_to_their_ends,
@@ -28,7 +29,7 @@ from openvrex.tb.checks.hcu_checks import (
 from openvrex.tb.library.runner import lint
 from tb.tests.by_day import by_day
 
-DAY = "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes"
+DAY = "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes", "newest"
 EACH = by_day(SIZES, *DAY)
 
 
@@ -59,6 +60,10 @@ def test_tables_of_the_core():
     check_tables_of_the_core()
 
 
+def test_newest_clusters_of_a_million():
+    check_newest_clusters_of_a_million()
+
+
 @pytest.mark.parametrize("size", EACH)
 def test_lints_clean(size, tmp_path):
     assert not lint(emitted(SIZES[size]), tmp_path)
@@ -70,6 +75,7 @@ def test_functional_coverage(record_property):
     want |= {"clear", "clear_empty", "switch", "switch_empty", "contexts"}
     want |= {f"ends_by_{why}" for why in ("last", "frame", "context", "op", "command")}
     want |= {f"{keys}tiles_{n}" for keys in ("", "alone_") for n in range(5)} | {"alone"}
+    want |= {f"newest_tiles_{n}" for n in range(5)} | {"newest_misses_a_nearer_one"}
     want |= {"joins_of_this_batch", "joins_of_the_last_tile", "joins_of_a_tile_before", "tie_over_tiles"}
     want |= {"opens_behind_whole_tile", "opens_over_end_of_tile", "full_in_its_batch", "full_joins_of_this_batch"}
     want |= {"abandoned", "not_abandoned", "compares_nothing", "waits_for_memory"}
@@ -150,7 +156,7 @@ def test_mutants_are_killed(size, every):
         ({"n_h": 16}, "n_h=16: must divide tile = 8"),
         ({"tile": 12}, "tile=12: must be a power of two"),
         ({"frame": 9}, "frame=9: must be at most tile = 8"),
-        ({"clusters": 0}, "clusters=0: must be 1 to 65536"),
+        ({"clusters": 0}, "clusters=0: must be 1 to 1048576"),
         ({"frame": 2.5}, "frame=2.5: must be an integer"),
     ],
 )

@@ -10,6 +10,7 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.emit import emit
+from openvrex.hdl.params import override, preset
 from openvrex.hdl.queues import PUTS, READS
 from openvrex.hdl.retrieval.table_port import client_sizes
 from openvrex.tb.campaigns.faults import survivors
@@ -83,6 +84,10 @@ def test_bad_parameters():
     most = replace(p, hcu=replace(hcu, n_hp=1012, n_w=1, clusters=65536), kvmu=kvmu, table=table)
     assert most.layout().bytes(Item.HASH) == 128
     assert most.layout().address(Item.LEVEL, 65536) < 1 << ADDR_BITS
+    many = override(preset("core"), ["clusters=1048576", "n_ctx=32768"]).core.dre
+    assert many.joined() == many
+    with pytest.raises(ParamError, match=r"^clusters=1048576: makes tables of \d+ bytes, more than 40 bits"):
+        override(preset("core"), ["clusters=1048576"]).core.dre.joined()
 
 
 def bins(e: Episode, got: dict) -> set[str]:

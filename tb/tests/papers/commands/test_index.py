@@ -102,7 +102,7 @@ def test_the_page_says_what_scores_cost_a_core():
     assert f"turned queries, takes {more:,} more" in flat
     assert run.plan.cost(512).chunks == 400 * 512 * 8 / 512
     budgets = json.loads((ROOT / "tb/budgets.json").read_text())
-    kge = (budgets["omni.loader.logic_ge"] - budgets["core.loader.logic_ge"]) / 1e3
+    kge = (budgets["core.loader.logic_ge"] - budgets["vrex1.loader.logic_ge"]) / 1e3
     record = (ROOT / "docs/archive/decisions.md").read_text().partition("### Coded pages are scored by a program")[2]
     assert f"for 40 rows in {step:.0f} cycles, of which the DPE works 400; the expander has {kge:.1f} kGE" in record
 
