@@ -287,9 +287,9 @@ def test_centred_hash_bits_are_those_of_the_hasher(shape, how):
     planes, fmt, sent = model(np.random.default_rng(12), shape)[1], params().lxe_format().dot, []
     key = h.core.dre.key
 
-    def hears(ctx: int, bits: int):
+    def hears(ctx: int, bits: int, first: int):
         sent.append((ctx, bits))
-        return key(ctx, bits)
+        return key(ctx, bits, first)
 
     h.core.dre.key = hears
     rng, seen = np.random.default_rng(13), set()
