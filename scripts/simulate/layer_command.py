@@ -134,12 +134,6 @@ def played(p: SystemParams, own: Selection, tokens: int, cached: int, share: flo
     return CoreShare(p, LLAMA, tokens, cached, mean, latency, own.cluster)
 
 
-def full_tables(plays: list[CoreShare]) -> list[str]:
-    """A remark for each pass whose tables do not hold the clusters that its tokens would open."""
-    full = (x for x in plays if x.wanted > x.clusters)
-    return [f"{x.cached:,} cached: tables full, {x.clusters:,} of {x.wanted:,} clusters." for x in full]
-
-
 def title(what: str, preset: str, p: SystemParams) -> str:
     """The title of a table of a core's share."""
     return f"{what}, preset {preset}" + (f", core 0 of {p.cores}" if p.cores > 1 else "")

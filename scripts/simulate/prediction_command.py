@@ -7,7 +7,7 @@ from rich.table import Table
 from openvrex.scripts import console
 from openvrex.scripts.progress import track
 from openvrex.scripts.simulate import system_options
-from openvrex.scripts.simulate.layer_command import USED, full_tables, played, title
+from openvrex.scripts.simulate.layer_command import USED, played, title
 from openvrex.sim.system.share_cycles import CoreShare
 from openvrex.sim.system.workload import Decoder
 
@@ -73,7 +73,7 @@ def command(
         shares = (f"{getattr(row, n):,} ({getattr(row, n) / row.layer:.2%})" for n in parts)
         out.add_row(*(f"{getattr(row, n):,}" for n in counts), *shares)
     console.out.print(out)
-    for note in (NOTE, *full_tables(plays)):
+    for note in (NOTE, *(line for one in plays for line in one.remarks)):
         console.out.print(note, highlight=False)
 
 

@@ -59,6 +59,4 @@ class ResvPass(CorePass):
 
     @property
     def remarks(self) -> list[str]:
-        share = self.share()
-        full = f"{share.cached:,} cached: tables full, {share.clusters:,} of {share.wanted:,} clusters."
-        return [full] if share.wanted > share.clusters else []
+        return self.share().remarks

@@ -107,6 +107,12 @@ class CoreShare:
         """Clusters of a table with room for all."""
         return max(1, int(self.cached / self.cluster))
 
+    @property
+    def remarks(self) -> list[str]:
+        """That the tables do not hold the clusters that the tokens would open, if so."""
+        full = f"{self.cached:,} cached: tables full, {self.clusters:,} of {self.wanted:,} clusters."
+        return [full] if self.wanted > self.clusters else []
+
     @cached_property
     def entries(self) -> int:
         """Entries of the chosen clusters behind the ring, in each table."""

@@ -31,6 +31,7 @@ SIZES = {
     "one-tile": HcuParams(n_h=4, n_w=4, n_hp=8, clusters=13, n_ctx=3, tile=32, frame=16, token_bits=12),
     "ragged": HcuParams(n_h=2, n_w=4, n_hp=8, clusters=29, n_ctx=5, tile=4, frame=3, token_bits=12),
     "newest": replace(TINY, newest=True, clusters=61),
+    "newest-one": HcuParams(n_w=1, n_hp=1, clusters=1, n_ctx=1, tile=1, frame=1, token_bits=4, newest=True),
     "newest-lanes": HcuParams(n_h=2, n_w=4, n_hp=8, clusters=29, n_ctx=5, tile=4, frame=3, token_bits=12, newest=True),
     "wide": HcuParams(n_h=1, n_w=16, n_hp=96, clusters=40, tile=4, frame=4, token_bits=12),
 }
@@ -66,15 +67,8 @@ def batches(p: HcuParams, beats: list[dict]) -> Iterator[tuple[list[dict], str]]
     batch: list[dict] = []
     for b, behind in zip(beats, [*beats[1:], None], strict=True):
         batch.append(b)
-        why = (
-            "command"
-            if b["op"] in (CLEAR, SWITCH)
-            else "last"
-            if b["last"]
-            else "frame"
-            if len(batch) == p.frame
-            else ""
-        )
+        ends = {"command": b["op"] in (CLEAR, SWITCH), "last": b["last"], "frame": len(batch) == p.frame}
+        why = next((name for name, so in ends.items() if so), "")
         if not why and behind:
             why = "op" if behind["op"] != b["op"] else "context" if behind["ctx"] != b["ctx"] else ""
         if why:
@@ -298,9 +292,10 @@ def check_words_hold_while_a_key_waits():
             assert got["perf"] == counters(want, timed(TINY, th_hd, beats, 8))
 
 
-def check_reset_in_flight(reset_at):
-    beats = stream(TINY, reset_at, 60, contexts=3)
-    got, want = run(emitted(TINY), TINY, beats, 4, 0.2, 0.2, reset_at, reset_at=reset_at), golden(TINY, 4, beats)
+def check_reset_in_flight(reset_at, size="tiny"):
+    p = SIZES[size]
+    beats = stream(p, reset_at, 60, contexts=3)
+    got, want = run(emitted(p), p, beats, 4, 0.2, 0.2, reset_at, reset_at=reset_at), golden(p, 4, beats)
     assert got["read"] >= want.reads  # and those before the reset
     assert not (why := wrong(got | {"read": want.reads}, want)), why
 

@@ -227,6 +227,7 @@ def test_a_team_chooses_what_a_core_alone_chooses(cores, members, pages):
             for name in ("codes", "means", "ring"):
                 np.testing.assert_array_equal(*(x.view(np.uint16) for x in arrays[name]))
             assert many.clusters
+        # Parts are joined with roundings to BF16 of their own, 2^-8 each, on the way to the hidden states.
         near = np.linalg.norm(team.get(0, "hidden") - alone.get(0, "hidden"))
         assert near < 0.01 * np.linalg.norm(alone.get(0, "hidden"))
     assert seen > 60

@@ -52,6 +52,10 @@ def test_reset_in_flight(reset_at):
     check_reset_in_flight(reset_at)
 
 
+def test_reset_in_flight_of_newest_keys():
+    check_reset_in_flight(40, "newest")
+
+
 def test_many_contexts_of_a_host():
     check_many_contexts_of_a_host()
 
