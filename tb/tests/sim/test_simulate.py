@@ -684,6 +684,7 @@ GIVEN = {
     "batch": ("--batch", "2"),
     "stage": ("--stage", "token"),
     "select": ("--select", "table2"),
+    "home": ("--home", "device"),
     "output": ("-o", "plots"),
     "preset": ("--platform", "edge", "--preset", "core"),
     "param": ("-p", "kvmu.recent=512"),
