@@ -253,10 +253,14 @@ class KvmuParams:
     read_counts: int = parameter(128, "token counts of a read", high=1 << 12, power_of_two=True)
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
     kv4_group: int = parameter(0, "numbers of a group of 4-bit entries at home; 0: BF16", high=128, optional=True)
+    kept: int = parameter(
+        0, "blocks of a context that device memory keeps, a power of two; 0: none", high=CLUSTERS, optional=True
+    )
 
     def __post_init__(self):
         check_parameters(self)
         self.map_sizes()
+        check(self.kept & (self.kept - 1) == 0 and self.kept != 1, "kept", self.kept, "must be 0 or a power of two")
         few = f"must be at least count_lanes = {self.count_lanes}: a read is whole words"
         check(self.read_counts >= self.count_lanes, "read_counts", self.read_counts, few)
         whole = f"must be a multiple of read_counts = {self.read_counts}: the WTU has room for whole reads"
@@ -356,6 +360,7 @@ class DreParams:
             *(h.n_hp, h.clusters, k.recent, k.count_bits, k.blocks, k.block_slots, t.protect),
             beat=t.bus_bytes,
             burst=t.burst_bytes,
+            kept=k.kept,
         )
 
     def sizes(self, blocks: int = 0) -> DreSizes:
@@ -482,6 +487,11 @@ class CoreParams:
     dpe: DpeParams = field(default_factory=DpeParams)
     vpe: VpeParams = field(default_factory=VpeParams)
     lxe: LxeParams = field(default_factory=LxeParams)
+
+    @property
+    def policy(self) -> str:
+        """The policy that this core is made for: `pages` with all that coded pages need, else `resv`."""
+        return "pages" if self.lxe.codes and self.dre.wtu.budget else "resv"
 
     def lxe_format(self) -> LxeFormat:
         """The function of the LXE; `ParamError` if its engines do not fit together."""
@@ -753,7 +763,7 @@ def _parse(name: str, word: str) -> object:
 # Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
 # What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
-_PAGES = "wtu.budget=true lxe.codes=18 hcu.newest=true"
+_PAGES = "wtu.budget=true lxe.codes=18 hcu.newest=true kvmu.kept=512"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.

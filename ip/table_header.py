@@ -31,6 +31,7 @@ def table_header(layout: TableLayout, unit: str, path: Path, kv4_group: int = 0)
         f"#define {start}__POOL_BYTES {layout.pool_bytes}u",
         f"#define {start}__TABLE_BYTES {layout.table_bytes}u",
         f"#define {start}__RECENT {layout.recent}u /* slots of a ring */",
+        f"#define {start}__KEPT {layout.kept}u /* places of kept blocks of a context; behind RING an item for each */",
         f"#define {start}__BLOCK_SLOTS {layout.block_slots}u /* entries of a block */",
         f"#define {start}__CORRECTS {int(layout.protect == 'secded')} /* check bits can correct a wrong bit */",
     ]

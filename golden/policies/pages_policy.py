@@ -1,5 +1,6 @@
 """Retrieval of coded pages (`golden.retrieval.coded_pages`) as a policy."""
 
+from collections import Counter
 from math import sqrt
 
 import numpy as np
@@ -10,7 +11,35 @@ from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, matrices_of, resident_sum
+from openvrex.golden.retrieval.kvmap import KEEPS
 from openvrex.golden.retrieval.scores import scores
+
+PLACES = tuple(1 << n for n in range(3, 12))  # for kept pages of a KV head
+
+
+class KeptPages:
+    """What device memory with places for `places` pages of a KV head would have of each set of pages.
+
+    As `golden.retrieval.kvmap` keeps blocks, where a page is a block. `seen` : pages that are whole, at home and
+    chosen, by stage; `found` : those of them that were kept
+    """
+
+    def __init__(self, places: int, tables: int):
+        self.places, self.opened = places, [0] * tables
+        self.kept = np.full((tables, places), -1)
+        self.seen, self.found = Counter[str](), Counter[str]()
+
+    def take(self, table: int, stage: str, pages: np.ndarray, opened: int) -> None:
+        """A set of pages, ascending; `opened` : pages so far, whose places have been taken from others."""
+        kept = self.kept[table]
+        for page in range(max(self.opened[table], opened - self.places), opened):
+            kept[page % self.places] = -1
+        self.opened[table] = opened
+        near = kept[pages % self.places] == pages
+        new = pages[~near][: min(KEEPS, self.places)]
+        kept[new % self.places] = new
+        self.seen[stage] += len(pages)
+        self.found[stage] += int(near.sum())
 
 
 class CodedPages(Policy):
@@ -28,6 +57,8 @@ class CodedPages(Policy):
         super().__init__(params, shape)
         matrices = matrices_of(params, shape.layers, shape.kv_heads, shape.head_size, shape.model)
         self.layers = [CodedKeys(params, own) for own in matrices]
+        self.kept = [KeptPages(places, shape.layers * shape.kv_heads) for places in PLACES]
+        self.sets = Counter[str]()  # of pages, by stage
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         p, s, own = self.params, self.shape, self.layers[layer]
@@ -53,7 +84,19 @@ class CodedPages(Policy):
         self.ledger.work("prediction", rows * products)
         self.ledger.sort(own.coded // p.page, s.kv_heads)
         self.store.fetch(step.layer, chosen)
+        self._keep(step, chosen[:, : own.length - p.recent] if own.length > p.recent else chosen[:, :0])
         return Selected(chosen & self.store.on_device(step.layer) | self.store.readable(step.layer, step.block))
+
+    def _keep(self, step: LayerBlock, chosen: np.ndarray) -> None:
+        """Count what kept pages would save; chosen [kv_heads, n]: of the tokens at home."""
+        page, s = self.params.page, self.shape
+        whole = chosen.shape[1] // page
+        opened = -(-self.layers[step.layer].length // page)
+        for g in range(s.kv_heads):
+            pages = np.flatnonzero(chosen[g, : whole * page].reshape(whole, page).all(axis=1))
+            self.sets[step.block.stage] += 1
+            for kept in self.kept:
+                kept.take(step.layer * s.kv_heads + g, step.block.stage, pages, opened)
 
     def _logits(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Products of queries [T, heads, size] with keys [kv_heads, n, size], by attention's scale: [T, heads, n]."""

@@ -48,7 +48,8 @@ class CoreHost(LayersInMemory):
         weights = [own.add(f"weights {i}", p.weights.size) for i in range(len(layers))]
         contexts = 1 + max(plan.retrieval.ctx for plan in self.plans)
         self.table_base = own.add("tables", sizes.layout.address(Item.LEVEL, contexts))
-        self.device_base = own.add("rings", contexts * s.recent * size)
+        kept = contexts * sizes.map.kept_bytes
+        self.device_base = own.add("rings", kept + contexts * s.recent * size) + kept
         self.home_base = own.add("home", self.blocks * sizes.map.block_bytes)
         self.bases = [
             {0: 0, int(Register.WEIGHTS): at, int(Register.KV): self.device_base + plan.retrieval.ctx * s.recent * size}

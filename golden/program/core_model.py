@@ -140,8 +140,13 @@ class Core(Lxe):
         if entries > i["rows"]:
             reason = f"fetches {entries} entries, but there is room for {i['rows']}: make more room behind the ring"
             raise i.error(reason, Status.FULL)
+        kept = []
         for burst in bursts:
-            at += self._bring(burst, at)
+            size = self._bring(burst, at)
+            kept += [] if burst.keep is None else [(at, burst.keep, size)]
+            at += size
+        for copy in kept:
+            self._copy(*copy)
         self._set(i["to"], entries)
         self._set(i["level"], entries << i["shift"])
         return entries
@@ -160,9 +165,10 @@ class Core(Lxe):
     def _bring(self, burst: Burst, at: int) -> int:
         """Copy a burst of entries to the device, expanded if homes are packed; returns the bytes written there."""
         group = self.dre.kv.sizes.kv4_group
-        if not group:
-            self._copy(burst.addr, at, burst.bytes)
-            return burst.bytes
+        if burst.near or not group:
+            size = burst.bytes * (kv4.RATIO if group else 1)
+            self._copy(burst.addr, at, size)
+            return size
         data, known = self.memory.words(burst.addr, 1, burst.bytes, 0)
         numbers = kv4.expand(data[0], group).view(np.uint8)
         whole = known[0].reshape(-1, group // 2).all(axis=1)

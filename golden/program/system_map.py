@@ -61,11 +61,13 @@ class SystemMap:
         self._place_plans(fmt, retrieval, layers)
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
-        ring = contexts * shares.whole.recent * self.entry_bytes
+        kept = contexts * sizes.map.kept_bytes  # in front of the rings
+        ring = kept + contexts * shares.whole.recent * self.entry_bytes
         home = self.blocks * sizes.map.block_bytes
         spaces = {"tables": sizes.layout.address(Item.LEVEL, contexts), "rings": ring, "home": home}
         bases = [[self._region(f"{name} {t}", size) for t in range(shares.teams)] for name, size in spaces.items()]
         self.table_bases, self.device_bases, self.home_bases = (b * shares.members for b in bases)
+        self.device_bases = [base + kept for base in self.device_bases]
         self._programs: dict[tuple[int, int, str], list[Instruction] | None] = {}
 
     def of(self, tokens: int) -> Self:

@@ -53,7 +53,7 @@ from openvrex.golden.function_params import (
     check_parameters,
     parameter,
 )
-from openvrex.golden.retrieval.key_matrices import KeyMatrices, load, plain
+from openvrex.golden.retrieval.key_matrices import KeyMatrices, kept, load, plain
 from openvrex.golden.retrieval.scores import exponential_codes, scores
 from openvrex.golden.retrieval.wicsum import select_rows
 
@@ -65,6 +65,7 @@ LARGEST = 2.0**100  # square of a number
 SURE = 2.0**60  # times a difference of a mean square and a bound: at least 1 where it is above zero
 SHARPNESS = 0.25  # of the codes of scores: they tell apart 88 octaves, the upper 60 in steps of 1/22 octave
 START, ROUNDS = 4.0, 4  # of the search for a logarithm
+PLAIN = "plain"  # in place of a file of matrices
 # Value of the number 1 of a code at gain 2^0: half a quantiser's step, in the middle of the gain's range.
 ONE = STEP / 2 * MIDDLE
 
@@ -80,7 +81,9 @@ class PageParams:
     recent: int = parameter(256, "most recent tokens of a layer: always attended, kept in device memory", low=1)
     sinks: int = parameter(4, "first tokens of a stream: their pages are always fetched, beside the budget", low=0)
     matrices: str = parameter(
-        "", "file of `vrex papers calibrate`; empty: rows of a Hadamard matrix, which know nothing of the model"
+        "",
+        "file of `vrex papers calibrate`; empty: that of OpenVRex for the model (SmolLM2), if there is one; "
+        f"else or with `{PLAIN}`: rows of a Hadamard matrix, which know nothing of the model",
     )
 
     def __post_init__(self) -> None:
@@ -199,12 +202,12 @@ class CodedKeys:
 
 
 def matrices_of(params: PageParams, layers: int, kv_heads: int, size: int, model: str = "") -> list[KeyMatrices]:
-    """The matrices of a model's layers: those of the file that `params` name, or plain ones.
+    """The matrices of a model's first layers: those of the file that `params` name, OpenVRex's own, or plain ones.
 
     size : numbers of a head · model : its name, if it is known. Raises `ParamError` as `key_matrices.load`
     """
-    if params.matrices:
-        return load(Path(params.matrices), layers, kv_heads, params.numbers, size, model)
+    if params.matrices != PLAIN and (file := params.matrices or kept(model)):
+        return load(Path(file), layers, kv_heads, params.numbers, size, model)
     return [plain(kv_heads, params.numbers, size, ONE)] * layers
 
 

@@ -138,4 +138,4 @@ class DreModel:
         rows = select_rows(codes, self.counts, self.params, self.budget or None)
         union = np.flatnonzero(rows.mask.any(0)).tolist()
         kv, ctx = self.kv, self.ctx
-        return Query(self.counts, self.budget, rows, union, kv.fetch(ctx, union), kv.traffic(ctx, union))
+        return Query(self.counts, self.budget, rows, union, kv.take(ctx, union), kv.traffic(ctx, union))

@@ -21,6 +21,7 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import ParamError, check
 
+HERE = Path(__file__).parent
 MEND = "make it with 'vrex papers calibrate'"
 FAR = 512  # tokens that a query must have before it to count
 
@@ -99,12 +100,19 @@ def save(path: Path, layers: list[KeyMatrices], provenance: dict[str, Any]) -> N
         np.savez_compressed(file, **arrays, provenance=np.array(json.dumps(provenance)))  # type: ignore[arg-type]
 
 
+def kept(model: str) -> Path | None:
+    """The file of this folder with the matrices of a model, if there is one."""
+    file = HERE / f"{model}.npz"
+    return file if model and file.exists() else None
+
+
 def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model: str = "") -> list[KeyMatrices]:
     """The matrices of a file of `save`: of its numbers the first ones, which matter most.
 
     Raises `ParamError` if it is not such a file, or not one for this model and code.
 
-    model : name of the decoder; empty where it is not known, and then only the sizes are compared
+    model : name of the decoder, whose first `layers` layers are read; empty where it is not known, and then all sizes
+    must be equal
     """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
@@ -115,10 +123,11 @@ def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model:
     check(not model or own == model, "matrices", str(path), f"is of {own}, not of {model}: {MEND}")
     want = layers, kv_heads, numbers, size
     for a in (code, query):
-        enough = a.ndim == 4 and a.shape[2] >= numbers and (*a.shape[:2], numbers, a.shape[3]) == want
+        ok = a.ndim == 4 and a.shape[2] >= numbers and (a.shape[0] >= layers if model else a.shape[0] == layers)
+        enough = ok and (layers, a.shape[1], numbers, a.shape[3]) == want
         fits, finite = enough and a.dtype == np.uint16, (a & 0x7F80 != 0x7F80).all()
         what = "layers, KV heads, numbers, numbers of a head"
         check(fits, "matrices", str(path), f"is for {list(a.shape)} {what}, not {list(want)}: {MEND}")
         check(bool(finite), "matrices", str(path), f"holds infinity or NaN: {MEND}")
-    code, query = (a[:, :, :numbers].view(BF16) for a in (code, query))
+    code, query = (a[:layers, :, :numbers].view(BF16) for a in (code, query))
     return [KeyMatrices(c, q) for c, q in zip(code, query, strict=True)]

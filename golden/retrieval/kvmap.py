@@ -10,11 +10,16 @@ context's ring in device memory. When it leaves the ring, it moves to its home, 
 - Ring: entry n of a context is written at `device_base + (ctx * recent + n mod recent) * entry_bytes`. It stays
   resident until `recent` newer entries came: before entry n is written, entry n - recent moves home.
 - Fetch: the entries of a cluster leave the ring in order. So its first `offloaded` slots are the ones at home.
+- Kept blocks: device memory may keep `kept` whole blocks of each context, the first ones of clusters. Cluster c has
+  place c mod `kept`, at `device_base - (ctx * kept + place + 1) * place_bytes`. Bits of `home_base` below a block, and
+  for places of `device_base` below `place_bytes`, then count as zero. A set finds its blocks as they were kept
+  before it. Of the others that are whole, the first `keeps` are kept from then on, the last one of a place. A cluster
+  that gets its first block takes its place from another. An entry at home never changes, so a copy is never stale.
 
 Source: V-Rex section V-C.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -23,12 +28,28 @@ from typing import NamedTuple
 from openvrex.golden.function_params import check
 from openvrex.golden.retrieval import kv4
 
+KEEPS = 64  # most blocks that a set adds to those kept, and no more than there are places
+
 
 class Burst(NamedTuple):
-    """A read of `bytes` bytes from byte address `addr`; it does not cross a multiple of the boundary."""
+    """A read of `bytes` bytes from byte address `addr`; it does not cross a multiple of the boundary.
+
+    near : it is of a block that is kept, and expanded if homes are packed; `bytes` are those that it has at home
+    keep : address in device memory at which its entries are kept; None: they are not
+    """
 
     addr: int
     bytes: int
+    near: bool = False
+    keep: int | None = None
+
+    def beat(self, kept: bool = False) -> dict[str, int]:
+        """The fields of a beat of the KVMU that mean something. kept : blocks are kept, so beats have `near`, `keep`"""
+        if self.near:
+            return {"bytes": self.bytes, "near": 1, "keep": 0, "to": self.addr}
+        if self.keep is not None:
+            return {"addr": self.addr, "bytes": self.bytes, "near": 0, "keep": 1, "to": self.keep}
+        return {"addr": self.addr, "bytes": self.bytes} | ({"near": 0, "keep": 0} if kept else {})
 
 
 class Move(NamedTuple):
@@ -84,6 +105,7 @@ class _Context:
     clusters: dict[int, _Cluster] = field(default_factory=dict)
     ring: deque[int] = field(default_factory=deque)  # cluster of each resident entry, oldest first
     n: int = 0  # entries appended so far
+    kept: dict[int, int | None] = field(default_factory=dict)  # cluster whose first block is kept, or none, by place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +120,9 @@ class MapSizes:
     boundary : bursts do not cross a multiple of so many bytes
     n_ctx : contexts
     kv4_group : numbers of a group of the packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
+    kept : blocks of a context that device memory keeps; 0: none
 
-    Raises `ParamError` for a size below 1 and for a boundary that is no power of two.
+    Raises `ParamError` for a size below 1, for a boundary that is no power of two, and for kept blocks of other sizes.
     """
 
     clusters: int
@@ -110,6 +133,7 @@ class MapSizes:
     boundary: int = 4096
     n_ctx: int = 1
     kv4_group: int = 0
+    kept: int = 0
 
     def __post_init__(self):
         for name in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx"):
@@ -117,6 +141,10 @@ class MapSizes:
         if self.kv4_group:
             kv4.check_group(self.kv4_group, self.entry_bytes // 2, "an entry")
         check(self.boundary & (self.boundary - 1) == 0, "boundary", self.boundary, "must be a power of two")
+        if self.kept:
+            for name in ("home_bytes", "block_slots"):
+                own = getattr(self, name)
+                check(own & (own - 1) == 0, name, own, "must be a power of two, or set kept=0: a block lies on its own")
 
     @property
     def home_bytes(self) -> int:
@@ -127,6 +155,21 @@ class MapSizes:
     def block_bytes(self) -> int:
         """Bytes of a block."""
         return self.block_slots * self.home_bytes
+
+    @property
+    def keeps(self) -> int:
+        """Most blocks that a set adds to those kept."""
+        return min(KEEPS, self.kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a context's places for kept blocks, in front of all rings."""
+        return self.kept * self.place_bytes
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of a kept block, whose entries are as in the ring."""
+        return self.block_slots * self.entry_bytes
 
 
 class KvMap:
@@ -142,9 +185,12 @@ class KvMap:
         self.max_clusters, self.blocks, self.block_slots, self.recent = s.clusters, s.blocks, s.block_slots, s.recent
         self.entry_bytes, self.home_bytes, self.boundary, self.n_ctx = s.entry_bytes, s.home_bytes, s.boundary, s.n_ctx
         self.device_base, self.home_base = device_base, home_base
+        if s.kept:
+            self.home_base -= home_base % s.block_bytes
         self.contexts: defaultdict[int, _Context] = defaultdict(_Context)  # those that were used
         self.fresh = 0  # blocks handed out at least once
         self.freed: deque[int] = deque()  # blocks to reuse, oldest first
+        self.events: Counter[str] = Counter()  # of `take`: blocks found where they were kept, blocks kept, given up
 
     def append(self, ctx: int, cluster: int) -> Placed:
         """Place the next entry of context `ctx`, which belongs to `cluster`."""
@@ -155,6 +201,8 @@ class KvMap:
             if not self.free:
                 return Placed(False)
             k = c.clusters.setdefault(cluster, _Cluster())
+            if not k.blocks and self.sizes.kept:
+                c.kept[cluster % self.sizes.kept] = None
             k.blocks.append(self._take())
         k.entries.append(c.n)
         device = self.device_base + (ctx * self.recent + c.n % self.recent) * self.entry_bytes
@@ -185,7 +233,7 @@ class KvMap:
     def like(self) -> "KvMap":
         """A map of the same sizes and addresses, of which nothing is used."""
         out = copy(self)
-        out.contexts, out.fresh, out.freed = defaultdict(_Context), 0, deque()
+        out.contexts, out.fresh, out.freed, out.events = defaultdict(_Context), 0, deque(), Counter()
         return out
 
     def adopt(self, ctx: int, clusters: dict[int, tuple[int, int]], ring: Sequence[int]) -> None:
@@ -208,6 +256,7 @@ class KvMap:
         for n, cluster in enumerate(ring, old):
             c.clusters[cluster].entries.append(n)
         c.ring, c.n = deque(ring), old + len(ring)
+        c.kept = dict.fromkeys(range(self.sizes.kept))
 
     def ranges(self, ctx: int, cluster: int) -> list[Range]:
         """The slots of `cluster` that hold entries at home, in order; entries in the ring are left out."""
@@ -222,8 +271,63 @@ class KvMap:
         """Bursts that read `ranges` in this order; it merges neighbours in memory and splits at the boundary."""
         return self._cut((self._home(r.block, 0), r.slots * self.home_bytes) for r in ranges)
 
+    def place(self, ctx: int, cluster: int) -> int:
+        """Byte address of the place where a cluster's first block is kept."""
+        s = self.sizes
+        base = self.device_base - self.device_base % s.place_bytes
+        return base - (ctx * s.kept + cluster % s.kept + 1) * s.place_bytes
+
+    def take(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
+        """Bursts of a set as `fetch` gives them, from where its blocks are kept or to be kept; they then are."""
+        bursts, keeps = self.found(ctx, list(clusters))
+        known = self.kept(ctx)
+        self.keep(ctx, keeps)
+        gone = sum(k is not None and k != self.contexts[ctx].kept[place] for place, k in known.items())
+        found = sum(burst.bytes for burst in bursts if burst.near) // self.sizes.block_bytes
+        self.events.update({"found": found, "kept": len(keeps), "given up": gone})
+        return bursts
+
+    def found(self, ctx: int, clusters: Sequence[int]) -> tuple[list[Burst], list[int]]:
+        """Bursts of a set as its blocks are kept now, and the clusters whose first blocks are to be kept."""
+        wanted = [(cluster, self.ranges(ctx, cluster)) for cluster in clusters]
+        return self.listed(ctx, wanted, self.near(ctx, clusters))
+
+    def kept(self, ctx: int) -> dict[int, int | None]:
+        """A copy of what is known of a context's places."""
+        return dict(self.contexts[ctx].kept)
+
+    def near(self, ctx: int, clusters: Iterable[int]) -> list[bool]:
+        """Of each cluster, whether its place has its first block."""
+        kept, places = self._context(ctx).kept, self.sizes.kept
+        return [places > 0 and kept.get(cluster % places) == cluster for cluster in clusters]
+
+    def keep(self, ctx: int, clusters: Iterable[int]) -> None:
+        """Note that the places of clusters have their first blocks, in this order."""
+        self._context(ctx).kept |= {cluster % self.sizes.kept: cluster for cluster in clusters}
+
+    def listed(
+        self, ctx: int, wanted: Sequence[tuple[int, list[Range]]], near: Sequence[bool]
+    ) -> tuple[list[Burst], list[int]]:
+        """Bursts of a set of clusters with these ranges, and the clusters whose first blocks are to be kept.
+
+        near : of each cluster, whether its place has its first block
+        """
+        s, runs, bursts, keeps = self.sizes, list[Range](), list[Burst](), list[int]()
+        for (cluster, ranges), known in zip(wanted, near, strict=True):
+            plain = ranges
+            if s.kept and ranges and ranges[0].slots == self.block_slots and (known or len(keeps) < s.keeps):
+                place, home = self.place(ctx, cluster), self._home(ranges[0].block, 0)
+                bursts += self.bursts(runs)
+                for b in self._cut([(home, s.block_bytes)]):
+                    at = place + (b.addr - home) * s.place_bytes // s.block_bytes
+                    bursts.append(Burst(at, b.bytes, near=True) if known else Burst(*b[:2], keep=at))
+                keeps += [] if known else [cluster]
+                runs, plain = [], ranges[1:]
+            runs += plain
+        return bursts + self.bursts(runs), keeps
+
     def fetch(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
-        """Bursts that read every entry of `clusters` that is not resident, once, and nothing else.
+        """Bursts that read every entry of `clusters` that is not resident at home, once, and nothing else.
 
         No list that keeps the order of `clusters` is shorter. If a block is a multiple of the boundary and `home_base`
         lies on the boundary, no list at all is shorter.

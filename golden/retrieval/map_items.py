@@ -20,6 +20,8 @@ def context_items(layout: TableLayout, kv: KvMap, ctx: int, counts: Sequence[int
     out = {(Item.PLACE, 0): layout.pack(Item.PLACE, n % kv.recent, int(n >= kv.recent))}
     for entry, cluster in enumerate(ring, n - len(ring)):
         out[Item.RING, entry % kv.recent] = cluster
+    for place, kept in c.kept.items() if c else ():
+        out[Item.RING, kv.recent + place] = 0 if kept is None else 1 + kept // kv.sizes.kept
     for cluster, count in enumerate(counts):
         out[Item.COUNT, cluster] = count
         out[Item.ROW, cluster] = 0

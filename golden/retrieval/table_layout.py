@@ -8,7 +8,8 @@ item        one for each             holds
 ==========  =======================  ================================================================================
 LEVEL       context                  its number of clusters
 PLACE       context                  the ring slot of the next entry; whether all slots are taken
-RING        slot of a ring           the cluster of the entry in the slot
+RING        slot of a ring           the cluster of the entry in the slot. Behind the slots, one for each place of kept
+                                     blocks: 0, or 1 + k div `kept` if cluster k has the place
 HASH        cluster                  the hash bits of its first member
 COUNT       cluster                  its number of tokens, which saturates
 ROW         cluster                  its first block, the block that takes the next offload (or the full one before
@@ -72,6 +73,7 @@ class TableLayout:
     """Bits, sizes and places of all items.
 
     n_hp : hash bits · clusters : most clusters of a context · recent : slots of a ring · count_bits : bits of a count
+    kept : blocks of a context that device memory keeps
     blocks : most blocks of the pool · block_slots : entries of a block · protect : check bits of every item
     beat : bytes of a beat of the bus, which holds whole items
     burst : bytes of the longest read; arrays start at multiples of it
@@ -88,6 +90,7 @@ class TableLayout:
     protect: str = "none"
     beat: int = 64
     burst: int = 256
+    kept: int = 0
 
     def __post_init__(self):
         for item in Item:
@@ -137,7 +140,7 @@ class TableLayout:
     def number(self, item: Item) -> int:
         """Items of this kind in a table, or in the pool."""
         return {
-            **{Item.LEVEL: 1, Item.PLACE: 1, Item.RING: self.recent, Item.NEXT: self.blocks, Item.POOL: 1},
+            **{Item.LEVEL: 1, Item.PLACE: 1, Item.RING: self.recent + self.kept, Item.NEXT: self.blocks, Item.POOL: 1},
             **dict.fromkeys((Item.HASH, Item.COUNT, Item.ROW), self.clusters),
         }[item]
 

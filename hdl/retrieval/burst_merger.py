@@ -1,6 +1,6 @@
 """Makes bursts of ranges of blocks."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -22,6 +22,7 @@ class BurstMerger(wiring.Component):
     i : In(stream of `range_layout`) : ranges of each set in order; one with `last` ends it
     o : Out(stream of `burst_layout`) : the bursts of each set, exactly one with `last`
     home_base : In(addr_bits) : byte address of the blocks
+    device_base : In(addr_bits), if blocks are kept : byte address of the rings, in front of which they lie
 
     Latency: 2 cycles from a set's last range to its last burst.
     Throughput: a range and a burst every cycle.
@@ -36,6 +37,7 @@ class BurstMerger(wiring.Component):
                 "i": In(stream.Signature(range_layout(p))),
                 "o": Out(stream.Signature(burst_layout(p))),
                 "home_base": In(p.addr_bits),
+                **({"device_base": In(p.addr_bits)} if p.kept else {}),
             }
         )
 
@@ -61,6 +63,8 @@ class BurstMerger(wiring.Component):
                 span.at.last.eq(head.last),
                 span.at.ctx.eq(head.ctx),
             ]
+            if p.kept:
+                m.d.sync += [span.at[name].eq(head[name]) for name in ("near", "keep", "place")]
 
     def _offer(self, m: Module, span: "_Span", run: "_Run") -> None:
         """Offers the run up to the boundary, or the rest of it."""
@@ -76,11 +80,20 @@ class BurstMerger(wiring.Component):
             out.last.eq(at.last & ~run.crosses),
             out.empty.eq(at.none),
         ]
+        if p.kept:
+            m.d.comb += [out.near.eq(at.near), out.keep.eq(at.keep), out.to.eq(self._place(at))]
         with m.If(self.o.valid & self.o.ready):
             with m.If(run.crosses):
                 m.d.sync += at.addr.eq((at.addr[within:] + 1) << within)
             with m.Else():
                 m.d.sync += run.valid.eq(0)
+
+    def _place(self, at: data.View) -> Value:
+        """The address in the place of a block, whose bytes lie there as at home; bases are multiples of blocks."""
+        p = self.p
+        whole, packed = (size.bit_length() - 1 for size in (p.map_sizes().place_bytes, p.block_bytes))
+        before = self.device_base[whole:] - (Cat(at.place, at.ctx) + 1)
+        return Cat(Const(0, whole - packed), at.addr[:packed], before)
 
     def _extend(self, m: Module, span: "_Span", run: "_Run") -> None:
         """Takes the span into the run, or makes it the next run."""
@@ -90,6 +103,8 @@ class BurstMerger(wiring.Component):
             m.d.sync += [run.valid.eq(1), at.last.eq(span.at.last)]
             with m.If(~span.at.join):
                 m.d.sync += [at.addr.eq(span.at.addr), at.none.eq(span.at.none), at.ctx.eq(span.at.ctx)]
+                if self.p.kept:
+                    m.d.sync += [at[name].eq(span.at[name]) for name in ("near", "keep", "place")]
             with m.If(~(span.at.join & span.at.none)):
                 m.d.sync += at.end.eq(Mux(span.at.none, span.at.addr, span.end))
 
@@ -108,6 +123,7 @@ class _Span:
                     "join": 1,
                     "last": 1,
                     "ctx": bits_for(p.n_ctx),
+                    **_kept(p),
                 }
             ),
             name="span",
@@ -123,9 +139,14 @@ class _Run:
         self.valid = Signal(name="run_valid")
         self.at = Signal(
             data.StructLayout(
-                {"addr": p.addr_bits, "end": p.addr_bits, "none": 1, "last": 1, "ctx": bits_for(p.n_ctx)}
+                {"addr": p.addr_bits, "end": p.addr_bits, "none": 1, "last": 1, "ctx": bits_for(p.n_ctx), **_kept(p)}
             ),
             name="run",
         )
         self.crosses = Signal()  # it goes beyond the next boundary
         self.stop = Signal(max(1, min(p.boundary.bit_length() - 1, p.addr_bits)))  # last byte before that boundary
+
+
+def _kept(p: KvmuParams) -> dict[str, int]:
+    """Fields of a block that is kept, or is to be."""
+    return {"near": 1, "keep": 1, "place": bits_for(p.kept)} if p.kept else {}

@@ -1,6 +1,6 @@
 """KV cache management unit."""
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out, connect, flipped
@@ -55,6 +55,13 @@ class Kvmu(Unit):
     bursts, and holds back further beats. It does not recall these bursts. Fetches do not wait for `w`, `x` or the WTU.
     A SWITCH is answered when the ring is full, or holds all counts.
 
+    Kept blocks, with `kept`: device memory in front of the rings has `kept` places for blocks of each context. The
+    items behind RING say which cluster's first block a place has. Of each cluster of a set the unit reads its place
+    before its row. A block that is there comes from there (`near`). Of the others that are whole, the first `keeps` of
+    a set are to be kept (`keep`), and the unit notes them behind the set, or before a CLEAR that waits. A cluster that
+    gets its first block takes its place from another. Whoever copies the bursts keeps a set's blocks before it reads
+    those of the next set. An entry at home never changes, so a place never holds old entries.
+
     Corner cases: an APPEND that needs a block when none is free gets a reply with `full`, and counts its token, but
     nothing else changes. A set with nothing at home gives one `empty` burst. A SWITCH to a context without clusters
     gives no count. Keys that a context gets after its SWITCH may change counts that come round and round.
@@ -87,7 +94,7 @@ class Kvmu(Unit):
 
         - 7 + 2 L more if an entry leaves the ring, but 5 + L if that is of the same cluster
         - 1 + L more if the entry that leaves is the first of its block, but not of its cluster
-        - 2 more if its cluster gets another block; 1 less if it opens its cluster
+        - 2 more if its cluster gets another block; 1 less if it opens its cluster, but not with `kept`
         - 2 + L more if that block is a freed one with another behind it, but 1 if an entry leaves as well
         - 3 + L more for the first beat after a reset, but a SWITCH, to read POOL
 
@@ -96,9 +103,10 @@ class Kvmu(Unit):
         ceil(clusters / rows) cycles. A SWITCH gives `count_lanes` counts a cycle. In a context of more than `counts`
         clusters the WTU can use a word a cycle if L + 2 + 2 * read_words is at most the words of the ring. A fetch
         takes a cluster a cycle if L + 4 is at most `rows`, otherwise `rows` clusters in L + 4 cycles, and L + 3 cycles
-        for each further block of a cluster; it gives at most a burst a cycle.
+        for each further block of a cluster; it gives at most a burst a cycle. With `kept` a cluster takes two cycles,
+        and a set one more for each block that is noted.
     Raises: `ParamError` from `KvmuParams`.
-    Source: V-Rex section V-C, Fig. 12.
+    Source: V-Rex section V-C, Fig. 12; kept blocks are this project's own.
     """
 
     COUNTERS = ("appends", "full", "offloads", "fetched", "bursts")
@@ -144,23 +152,29 @@ class Kvmu(Unit):
         m.submodules.rows = rows = RamFifo(span_layout(p), p.rows, p.protect)
         m.submodules.counts = counts = CountStream(p)
         # Reads in flight. The walk has `rows` rows and a block at most, an APPEND has three items.
-        depth = p.rows + 4 + p.counts // p.read_counts
+        depth = p.rows * (2 if p.kept else 1) + 4 + p.counts // p.read_counts
         m.submodules.asked = asked = SyncFIFO(width=_asked_layout(p).size, depth=depth)
-        collect_errors(m, self, [rows])
+        collect_errors(m, self, [rows, *([walk] if p.kept else [])])
         for name in ("a", "w", "x"):
             connect(m, flipped(getattr(self, name)), getattr(placer, name))
         connect(m, flipped(self.f), walk.f)
         connect(m, walk.o, merger.i)
         connect(m, flipped(self.b), merger.o)
-        connect(m, flipped(self.m.put), placer.put)
+        if p.kept:
+            self._put(m, placer, walk)
+            home = _multiple(self.home_base, p.block_bytes)
+            m.d.comb += merger.device_base.eq(_multiple(self.device_base, p.map_sizes().place_bytes))
+        else:
+            connect(m, flipped(self.m.put), placer.put)
+            home = self.home_base
         connect(m, placer.switch, counts.switch)
         m.d.comb += [
             self.c.eq(counts.c),
             counts.c_free.eq(self.c_free),
             counts.c_used.eq(self.c_used),
             placer.switched.eq(counts.switched),
-            merger.home_base.eq(self.home_base),
-            placer.home_base.eq(self.home_base),
+            merger.home_base.eq(home),
+            placer.home_base.eq(home),
             placer.device_base.eq(self.device_base),
             placer.blocks.eq(self.blocks),
             placer.idle.eq(walk.idle),
@@ -200,6 +214,19 @@ class Kvmu(Unit):
         with m.If(free):
             m.d.sync += [kept.valid.eq(some), kept.payload.eq(read)]
 
+    def _put(self, m: Module, placer: Placer, walk: FetchWalk) -> None:
+        """Offers the writes of the placer, or those of the walk; one that is offered stays."""
+        held = Signal()  # a write of the walk is on offer
+        first = Signal()  # the walk's write goes
+        m.d.comb += [
+            first.eq(held | ~placer.put.valid),
+            self.m.put.valid.eq(placer.put.valid | walk.put.valid),
+            self.m.put.payload.eq(Mux(first, walk.put.payload, placer.put.payload)),
+            placer.put.ready.eq(self.m.put.ready & ~first),
+            walk.put.ready.eq(self.m.put.ready & first),
+        ]
+        m.d.sync += held.eq(walk.put.valid & first & ~self.m.put.ready)
+
     def _give(
         self, m: Module, placer: Placer, walk: FetchWalk, counts: CountStream, asked: SyncFIFO, rows: RamFifo
     ) -> None:
@@ -226,6 +253,11 @@ class Kvmu(Unit):
             rows.w_en.eq(came.valid & (owner.item == Item.ROW) & ((owner.of == _WALK) | placer.clears)),
             rows.w_data.eq(span),
         ]
+        if p.kept:  # the item of a cluster's place comes before its row
+            kept = Signal(p.cluster_bits)
+            with m.If(came.valid & (owner.of == _WALK) & (owner.item == Item.RING)):
+                m.d.sync += kept.eq(came.payload)
+            m.d.comb += span.kept.eq(kept)
         with m.If(came.valid):
             m.d.sync += words.eq(Mux(asked.r_en, 0, words + 1))
 
@@ -251,6 +283,12 @@ class Kvmu(Unit):
         )
         with m.If(given.valid & given.ready):
             m.d.sync += self.perf.fetched.eq(self.perf.fetched + given.payload.slots)
+
+
+def _multiple(base: Value, size: int) -> Value:
+    """A base without its bits within `size` bytes, a power of two."""
+    bits = size.bit_length() - 1
+    return Cat(Const(0, bits), base[bits:])
 
 
 def _asked_layout(p: KvmuParams) -> data.StructLayout:

@@ -1,5 +1,6 @@
 """What the KVMU and the units around it exchange: beats of its streams, and items of its tables."""
 
+from amaranth import Const, Value
 from amaranth.lib import data
 
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
@@ -58,12 +59,25 @@ def move_layout(p: KvmuParams) -> data.StructLayout:
 
 
 def span_layout(p: KvmuParams) -> data.StructLayout:
-    """Blocks of a cluster from `head` to `end`, which has `slots` slots. A single block without a slot means none."""
-    return data.StructLayout({"head": p.block_bits, "end": p.block_bits, "slots": bits_for(p.block_slots + 1)})
+    """Blocks of a cluster from `head` to `end`, which has `slots` slots. A single block without a slot means none.
+
+    `kept`, if blocks are kept: the item of the cluster's place.
+    """
+    kept = {"kept": p.cluster_bits} if p.kept else {}
+    return data.StructLayout({"head": p.block_bits, "end": p.block_bits, "slots": bits_for(p.block_slots + 1), **kept})
+
+
+def kept_index(p: KvmuParams, cluster: Value) -> Value:
+    """The index of a cluster's place of kept blocks among the items RING of its context."""
+    return p.recent + cluster[: bits_for(p.kept)] if p.kept else Const(0)
 
 
 def range_layout(p: KvmuParams) -> data.StructLayout:
-    """The first `slots` slots of a block (0: none). `join`: the range continues the previous one of its set."""
+    """The first `slots` slots of a block (0: none). `join`: the range continues the previous one of its set.
+
+    If blocks are kept: `near`: the block is kept at `place`. `keep`: it is to be kept there.
+    """
+    kept = {"near": 1, "keep": 1, "place": bits_for(p.kept)} if p.kept else {}
     return data.StructLayout(
         {
             "block": p.block_bits,
@@ -71,6 +85,7 @@ def range_layout(p: KvmuParams) -> data.StructLayout:
             "join": 1,
             "last": 1,
             "ctx": bits_for(p.n_ctx),
+            **kept,
         }
     )
 
@@ -78,11 +93,13 @@ def range_layout(p: KvmuParams) -> data.StructLayout:
 def burst_layout(p: KvmuParams) -> data.StructLayout:
     """A fetch of `bytes` from home address `addr` for `ctx`.
 
-    `last`: the final burst of its set. `empty`: the set needs nothing, and `bytes` is 0.
+    `last`: the final burst of its set. `empty`: the set needs nothing, and `bytes` is 0. If blocks are kept: `near`:
+    these bytes lie at device address `to`, not packed. `keep`: they are to be kept there.
     """
     longest = min(p.boundary, p.blocks * p.block_bytes)
+    kept = {"near": 1, "keep": 1, "to": p.addr_bits} if p.kept else {}
     return data.StructLayout(
-        {"addr": p.addr_bits, "bytes": bits_for(longest + 1), "ctx": bits_for(p.n_ctx), "last": 1, "empty": 1}
+        {"addr": p.addr_bits, "bytes": bits_for(longest + 1), "ctx": bits_for(p.n_ctx), "last": 1, "empty": 1, **kept}
     )
 
 
@@ -96,4 +113,5 @@ def map_layouts(p: KvmuParams) -> dict[Item, data.StructLayout]:
 def map_port(p: KvmuParams) -> Sizes:
     """The argument of `hdl.retrieval.table_client.table_client` for the KVMU."""
     widest = max(layout.size for layout in map_layouts(p).values())
-    return Sizes(p.n_ctx, max(p.clusters, p.recent, p.blocks), widest, p.read_counts, p.count_lanes, p.count_bits)
+    longest = max(p.clusters, p.recent + p.kept, p.blocks)
+    return Sizes(p.n_ctx, longest, widest, p.read_counts, p.count_lanes, p.count_bits)

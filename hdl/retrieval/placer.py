@@ -34,6 +34,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
     CLEAR,
     SWITCH,
     append_layout,
+    kept_index,
     map_layouts,
     map_port,
     move_layout,
@@ -42,7 +43,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
 )
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
 
-# Writes of a beat, in this order.
+# Writes of a beat, in this order; behind them "kept", if blocks are kept.
 WRITES = ("link", "row", "oldest", "count", "ring", "place", "pool")
 
 
@@ -283,14 +284,24 @@ class Placer(wiring.Component):
         m.d.sync += [
             place.refused.eq(place.full),
             place.home.eq(grown.tail * slots + place.used[: bits_for(slots)]),
-            write.left.eq(_writes(count=1)),
+            write.left.eq(_writes(self.p, count=1)),
         ]
         with m.If(place.full):
             m.next = "WRITE"
         with m.Else():
             link = place.grows & ~place.opens
             m.d.sync += write.left.eq(
-                _writes(link=link, row=1, oldest=place.leaves, count=1, ring=1, place=1, pool=place.grows)
+                _writes(
+                    self.p,
+                    link=link,
+                    row=1,
+                    oldest=place.leaves,
+                    count=1,
+                    ring=1,
+                    place=1,
+                    pool=place.grows,
+                    kept=place.opens,
+                )
             )
             with m.If(place.grows & ~place.unused & ~place.ends):
                 m.next = "FREED"
@@ -317,7 +328,7 @@ class Placer(wiring.Component):
         """CLEAR: links the blocks of a row to the freed ones. Behind the last row it writes the context's records."""
         with m.If(scan.done == scan.asked):
             with m.If(scan.through):
-                m.d.sync += write.left.eq(_writes(place=1, pool=1))
+                m.d.sync += write.left.eq(_writes(self.p, place=1, pool=1))
                 m.next = "WRITE"
             with m.Else():
                 m.next = "ROWS"
@@ -326,7 +337,7 @@ class Placer(wiring.Component):
                 m.d.comb += self.rows.ready.eq(1)
                 m.d.sync += scan.done.eq(scan.done + 1)
             with m.Else():
-                m.d.sync += write.left.eq(_writes(link=read.pool.freed, row=1))
+                m.d.sync += write.left.eq(_writes(self.p, link=read.pool.freed, row=1))
                 m.next = "WRITE"
 
     def _write(self, m: Module, read: "_Read", place: "_Place", scan: "_Scan", write: "_Write") -> None:
@@ -361,8 +372,10 @@ class Placer(wiring.Component):
             "ring": (Item.RING, job.ctx, read.place.pos, job.cluster),
             "place": (Item.PLACE, job.ctx, 0, Mux(self.clears, 0, place.ring)),
             "pool": (Item.POOL, 0, 0, place.pool),
+            # Another cluster loses its place.
+            "kept": (Item.RING, job.ctx, kept_index(self.p, job.cluster), 0),
         }
-        for k, name in reversed(list(enumerate(WRITES))):
+        for k, name in reversed(list(enumerate(_names(self.p)))):
             item, ctx, index, content = items[name]
             with m.If(write.left[k]):
                 m.d.comb += [put.item.eq(item), put.ctx.eq(ctx), put.index.eq(index), put.data.eq(content)]
@@ -444,10 +457,15 @@ class _Write:
     """The items to write, as bits in the order of `WRITES`."""
 
     def __init__(self, p: KvmuParams):
-        self.left = Signal(len(WRITES))
-        self.rest = Signal(len(WRITES))  # without the first
+        self.left = Signal(len(_names(p)))
+        self.rest = Signal(len(_names(p)))  # without the first
 
 
-def _writes(**which: ValueLike) -> Value:
+def _names(p: KvmuParams) -> tuple[str, ...]:
+    """The items that a beat may write, in order."""
+    return (*WRITES, "kept") if p.kept else WRITES
+
+
+def _writes(p: KvmuParams, **which: ValueLike) -> Value:
     """The bits of these items."""
-    return Cat(Value.cast(which.get(name, 0))[0] for name in WRITES)
+    return Cat(Value.cast(which.get(name, 0))[0] for name in _names(p))

@@ -1,6 +1,6 @@
 """Retriever: executes RETRIEVEs, which set registers from the DRE's results and copy entries in memory."""
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,6 +9,7 @@ from openvrex.golden.program.isa import ADDR_BITS, Retrieve
 from openvrex.hdl.instruction_layouts import done_layout, retrieve_layout, set_layout
 from openvrex.hdl.memory import collect_errors
 from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.ram_fifo import RamFifo
 from openvrex.hdl.retrieval.copier import Copier, bus_signature
 from openvrex.hdl.retrieval.feeder import order_layout
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH, joined_layout
@@ -41,6 +42,10 @@ class Retriever(Unit):
     Packed homes: with `kvmu.kv4_group` a move packs its entry into a quarter of the bytes, and FETCH expands what it
     copies (`hdl.retrieval.kv4_codec`). Bursts on `b` have the packed bytes. A beat of BF16 numbers then takes several
     cycles: at the `core` preset, in groups of 32, 2 when it comes back and 50 when it goes home.
+
+    Kept blocks, with `kvmu.kept`: a burst with `near` is read at `to`, in device memory. When all bursts of a FETCH
+    have come, those with `keep` are copied from where they went to `to`, one after the other, and then the FETCH is
+    done. A fault in between leaves places that do not hold what the tables say: as after any fault, clear the context.
 
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
     does not have (CLEAR, SWITCH); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
@@ -77,7 +82,7 @@ class Retriever(Unit):
     Latency: a result, a move, a reply or a burst can be taken in the cycle after the instruction; CLUSTER is done 2
         cycles after its result. An order is offered in the cycle after the instruction, the HCU's answer can be taken
         1 cycle after the order, the KVMU's 1 later, and the instruction is done 1 cycle after that. Copies as in
-        `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH. Exact in
+        `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH, 4 with `kvmu.kept`. Exact in
         `sim.units.retriever_time.RetrieverTime`.
     Throughput: CLUSTER 4 cycles, CLEAR and SWITCH 5; a copied beat a cycle, across copies. At the `core` preset an
         entry of 512 bytes is 8 beats.
@@ -127,9 +132,11 @@ class Retriever(Unit):
         p, m = self.p, Module()
         m.submodules.copier = copier = Copier(p)
         wiring.connect(m, copier.bus, wiring.flipped(self.bus))
-        collect_errors(m, self, [copier])
         work, to = _Work(p), _Registers()
+        collect_errors(m, self, [copier, *([work.keeps] if p.dre.kvmu.kept else [])])
         m.d.sync += work.failed.eq(work.failed | self.fault.as_value().any())
+        if p.dre.kvmu.kept:
+            m.submodules.keeps = work.keeps
         self._copies(m, copier, work)
         with m.FSM():
             with m.State("IDLE"):
@@ -149,6 +156,9 @@ class Retriever(Unit):
                 self._place(m, copier, work)
             with m.State("FETCH"):
                 self._fetch(m, copier, work)
+            if p.dre.kvmu.kept:
+                with m.State("KEEP"):
+                    self._keep(m, copier, work)
             with m.State("END"):
                 with m.If(work.works & copier.ended):
                     m.d.sync += [to.value.eq(work.entries), to.count.eq(work.entries << work.work.shift)]
@@ -182,13 +192,17 @@ class Retriever(Unit):
         return m
 
     def _copies(self, m: Module, copier: Copier, work: "_Work") -> None:
-        """Runs the copier until a fault or `stop`, and counts entries as their beats come."""
+        """Runs the copier until a fault or `stop`, and counts entries as their beats come.
+
+        If blocks are kept, entries count with their burst: a block that comes from device memory may have more beats.
+        """
         p = self.p
         entry_beats = p.dre.kvmu.home_bytes // p.lxe.bus_bytes  # of FETCH, which reads at home
-        with m.If(copier.read):
-            m.d.sync += work.beat.eq(work.beat + 1)
-            with m.If(work.beat == entry_beats - 1):
-                m.d.sync += [work.beat.eq(0), work.entries.eq(work.entries + 1)]
+        if not p.dre.kvmu.kept:
+            with m.If(copier.read):
+                m.d.sync += work.beat.eq(work.beat + 1)
+                with m.If(work.beat == entry_beats - 1):
+                    m.d.sync += [work.beat.eq(0), work.entries.eq(work.entries + 1)]
         m.d.comb += [
             work.works.eq(~work.failed & ~self.stop),
             copier.go.eq(work.works),
@@ -219,6 +233,8 @@ class Retriever(Unit):
                 work.entries.eq(0),
             ]
             m.d.sync += work.room.eq((c.rows + 1) * k.home_bytes)
+            if k.kept:
+                m.d.sync += work.keeping.eq(0)
             with m.Switch(c.action):
                 for action in Retrieve:
                     if action == Retrieve.BUDGET and not self.p.dre.wtu.budget:
@@ -296,12 +312,12 @@ class Retriever(Unit):
         size = b.bytes  # on the device
         if self.p.dre.kvmu.kv4_group:
             size = b.bytes << 2
-            m.d.comb += copies.payload.expands.eq(1)
+            m.d.comb += copies.payload.expands.eq(~b.near if self.p.dre.kvmu.kept else 1)
         m.d.comb += [
             fits.eq(b.bytes <= room),
             self.fault.full.eq(works & self.b.valid & ~b.empty & ~fits),
             copies.valid.eq(works & self.b.valid & ~b.empty & fits),
-            copies.payload.src.eq(b.addr),
+            copies.payload.src.eq(Mux(b.near, b.to, b.addr) if self.p.dre.kvmu.kept else b.addr),
             copies.payload.dst.eq(at),
             work.length.eq(size),
             self.b.ready.eq(works & self.b.valid & ((copies.ready & fits) | b.empty)),
@@ -309,8 +325,33 @@ class Retriever(Unit):
         ]
         with m.If(work.fetched):
             m.d.sync += [at.eq(at + size), room.eq(room - b.bytes)]
+            if self.p.dre.kvmu.kept:  # an entry is a power of two of bytes
+                entry = self.p.dre.kvmu.home_bytes.bit_length() - 1
+                m.d.sync += work.entries.eq(work.entries + (b.bytes >> entry))
+        if self.p.dre.kvmu.kept:
+            m.d.comb += [
+                work.keeps.w_en.eq(work.fetched & b.keep),
+                work.keeps.w_data.eq(Cat(at, work.length, b.to)),
+            ]
+            m.d.sync += work.many.eq(work.many + work.keeps.w_en)
         with m.If(self.b.ready & b.last):
+            m.next = "KEEP" if self.p.dre.kvmu.kept else "END"
+
+    def _keep(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """Copies the blocks that are to be kept to their places, once all have come."""
+        copies, keeps, works = copier.i, work.keeps.o, work.works
+        with m.If(works & copier.ended):
+            m.d.sync += work.keeping.eq(1)
+        with m.If(works & (work.many == 0)):
             m.next = "END"
+        with m.If(works & work.keeping & keeps.valid):
+            m.d.comb += [
+                copies.valid.eq(1),
+                Cat(copies.payload.src, work.length, copies.payload.dst).eq(keeps.payload),
+                keeps.ready.eq(copies.ready),
+            ]
+        with m.If(keeps.valid & keeps.ready):
+            m.d.sync += work.many.eq(work.many - 1)
 
     def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:
         self._count(
@@ -344,6 +385,12 @@ class _Work:
         self.moves = Signal()
         self.placed = Signal()
         self.fetched = Signal()
+        if k.kept:
+            most = k.map_sizes().keeps * max(1, k.block_bytes // k.boundary)
+            width = ADDR_BITS + k.addr_bits + len(self.length)
+            self.keeps = RamFifo(width, most, p.lxe.protect)  # source, place and bytes of bursts to be kept
+            self.many = Signal(bits_for(most + 1))  # of them
+            self.keeping = Signal()  # they are copied
 
 
 class _Registers:

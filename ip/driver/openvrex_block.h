@@ -69,7 +69,8 @@ struct openvrex {
 struct openvrex_config {
     uint32_t th_hd;       /* Hamming distance below which a key joins a cluster */
     uint32_t ratio;       /* Th_r-wics in units of 2^-16, at most 65536 */
-    uint64_t device_base; /* first byte of the rings of recent entries, a multiple of identity.word_bytes */
+    uint64_t device_base; /* first byte of the rings of recent entries, a multiple of identity.word_bytes; places of kept
+                           * blocks, if the core has them, lie in front of it */
     uint64_t home_base;   /* first byte of the blocks of offloaded entries, a multiple of identity.word_bytes */
     uint64_t table_base;  /* first byte of the pool and the tables of contexts, a multiple of 4,096; zero at first */
     uint32_t blocks;      /* blocks of offload memory */

@@ -423,6 +423,11 @@ enum openvrex_result openvrex_restore(const struct openvrex *device, const struc
     check(&job, &place_item, place, OPENVREX_CHECKPOINT);
     read_place(&job, place, OPENVREX_CHECKPOINT);
     copy_items(&job, &ring_item, job.slots);
+#if CORE_IP_TABLES__KEPT
+    zero(word); /* no block of the context is kept */
+    for (cluster = 0; cluster < CORE_IP_TABLES__KEPT && job.result == OPENVREX_OK; cluster++)
+        write_item(&job, &ring_item, CORE_IP_TABLES__RECENT + cluster, word);
+#endif
     copy_items(&job, &hash_item, job.levels);
     copy_items(&job, &count_item, job.levels);
     for (; rows < job.levels && job.result == OPENVREX_OK; rows++) {

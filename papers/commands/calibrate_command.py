@@ -1,8 +1,9 @@
 """`vrex papers calibrate`: derive the matrices of coded pages from a decoder that reads a text."""
 
+import platform
 import sysconfig
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,7 +51,9 @@ def command(
     lengths = [_gather(decoder, text, tokens, Calibrating(mean, moments, shape)) for text in read]
     matrices = [own.matrices(numbers, weight, ONE) for own in moments]
     output = output or Path("build/matrices", f"{model}.npz")
-    key_matrices.save(output, matrices, {"model": model, "tokens": lengths, "weight": weight, "mean": mean})
+    key_matrices.save(
+        output, matrices, {"model": model, "tokens": lengths, "weight": weight, "mean": mean} | _read(texts)
+    )
     console.out.print(f"{output}: {shape.layers} layers, {shape.kv_heads} KV heads, {numbers} numbers a code")
 
 
@@ -62,6 +65,13 @@ def _gather(decoder: Decoder, text: str, tokens: int, policy: Calibrating) -> in
         stop = min(start + BLOCK, len(ids))
         run.step(decoder, Block(len(run.records), "frame", start, stop), decoder.inputs(ids[start:stop]))
     return len(ids)
+
+
+def _read(texts: list[Path] | None) -> dict[str, Any]:
+    """What has been read, by name."""
+    if texts:
+        return {"texts": [path.name for path in texts]}
+    return {"texts": [f"{name}.py" for name in SOURCES], "python": platform.python_version()}
 
 
 def _sources() -> str:

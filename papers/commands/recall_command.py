@@ -56,7 +56,7 @@ class Summary:
 
 def command(
     task: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(TASKS)}.")] = None,
-    policy: Annotated[str, typer.Option(help=f"Names with commas between: {', '.join(POLICIES)}.")] = "full,resv",
+    policy: Annotated[str, typer.Option(help=f"Names with commas between: {', '.join(POLICIES)}.")] = "full,pages",
     param: Annotated[
         list[str] | None,
         typer.Option("-p", help="policy.name=value, or several values with commas between. May be repeated."),

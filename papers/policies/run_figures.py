@@ -7,6 +7,7 @@ import numpy as np
 from openvrex.golden.policies.codecsight_policy import CodecSightPolicy
 from openvrex.golden.policies.hybrid import Hybrid
 from openvrex.golden.policies.mosaic import Mosaic
+from openvrex.golden.policies.pages_policy import CodedPages
 from openvrex.golden.policies.policy_run import Record, Run
 from openvrex.golden.policies.resv_policy import ReSVPolicy
 
@@ -65,12 +66,18 @@ def of_policy(run: Run) -> dict:
     * CodecSight: `reduction`, the share of tokens that windows after the first need not compute. Full recomputation,
       the base, computes all frames of a window whenever it moves on. Text does not count. Windows have their stated
       length, though they may begin earlier, at an I-frame. nan with a single window.
+    * Coded pages: by stage, `pages`, whole pages of a set, and `found`, by places for kept pages of a KV head, the
+      share of them that would be found there.
     * Hybrid memory: `random`, whether untrained parameters add to the output.
     """
     policy = run.policy
     if isinstance(policy, Mosaic):
         coverage = policy.covered / policy.needed if policy.needed else float("nan")
         return {"splits": policy.splits, "deferred": policy.deferred, "coverage": coverage}
+    if isinstance(policy, CodedPages):
+        stages = [stage for stage in ("frame", "generation") if policy.kept[0].seen[stage]]
+        found = {s: {str(k.places): k.found[s] / k.seen[s] for k in policy.kept} for s in stages}
+        return {"found": found, "pages": {s: policy.kept[0].seen[s] / policy.sets[s] for s in stages}}
     if isinstance(policy, CodecSightPolicy):
         w, s = policy.params.window, policy.params.stride
         frames = [r for r in run.records if r.stage == "frame"]

@@ -269,30 +269,30 @@ SIMULATION = {
     "engines": "simulate engines --select world:resv-buckets -p clusters=2048",
     "policies": "papers policies",
     "pass": "simulate pass",
-    "frames": "simulate frames",
-    "frames of 2": "simulate frames -p kvmu.entry_bytes=1024",
-    "frames of 8": "simulate frames -p kvmu.entry_bytes=4096",
+    "frames": "simulate frames --policy resv",
+    "frames of 2": "simulate frames --policy resv -p kvmu.entry_bytes=1024",
+    "frames of 8": "simulate frames --policy resv -p kvmu.entry_bytes=4096",
     **{
         f"home {kind}{changes}": f"simulate frames --cache 40000{select}{changes}"
-        for kind, select in (("resv", ""), ("published", " --select world:resv-buckets"))
+        for kind, select in (("resv", " --policy resv"), ("published", " --select world:resv-buckets"))
         for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32")
     },
     **{
-        f"frames {name}": f"simulate frames {words}"
+        f"frames {name}": f"simulate frames {words}".strip()
         for name, words in (
             ("flexgen", "--policy flexgen --platform edge"),
             ("published", "--select world:resv-buckets"),
-            ("resv token", "--stage token"),
-            ("pages token", "--policy pages --stage token"),
-            ("resv near", "--home device"),
-            ("pages", "--policy pages"),
-            ("pages near", "--policy pages --home device"),
-            ("pages 4 bits", "--policy pages -p kv4_group=32"),
-            ("pages 4 bits near", "--policy pages -p kv4_group=32 --home device"),
+            ("resv token", "--policy resv --stage token"),
+            ("pages token", "--stage token"),
+            ("resv near", "--policy resv --home device"),
+            ("pages", ""),
+            ("pages near", "--home device"),
+            ("pages 4 bits", "-p kv4_group=32"),
+            ("pages 4 bits near", "-p kv4_group=32 --home device"),
         )
     },
     **{
-        f"frames pages{name} 1M": f"simulate frames --policy pages --cache 1048576 -p clusters=131328{words}"
+        f"frames pages{name} 1M": f"simulate frames --cache 1048576 -p clusters=131328{words}"
         for name, words in (
             ("", ""),
             (" near", " --home device"),
@@ -351,7 +351,7 @@ MEASURED = {
         tuple(
             ("embedded", f"{words} {changes}".rstrip())
             for changes in READINGS.values()
-            for words in ("size area wtu", f"simulate frames --cache {CACHE}")
+            for words in ("size area wtu", f"simulate frames --policy resv --cache {CACHE}")
         ),
         ("wtu",),
         _readings,

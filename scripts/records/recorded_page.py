@@ -80,7 +80,7 @@ TABLES = {
     ),
     "One table for each KV head, or for several": Table(
         "simulation",
-        "Milliseconds of a frame of 10 tokens by the tokens cached (`vrex simulate frames`, with "
+        "Milliseconds of a frame of 10 tokens by the tokens cached (`vrex simulate frames --policy resv`, with "
         "`-p kvmu.entry_bytes=1024` and `4096`). `*`: the tables are full.",
         run_results.homes,
     ),

@@ -68,7 +68,7 @@ def stages(known: dict) -> str:
         if s["seconds"] >= 2e-3
     ]
     watts = ", ".join(f"{name} {w:.1f}" for name, w in own["watts"].items())
-    head = f"A frame of 10 tokens behind 40K on `edge8`, {own['selection']}: {1e3 * own['seconds']:.1f} ms, "
+    head = f"A frame of 10 tokens behind 40K on `edge8`, `pages`, {own['selection']}: {1e3 * own['seconds']:.1f} ms, "
     head += f"{own['fetched'] / 1e6:.0f} MB fetched, {own['joules']:.2f} J (W: {watts})."
     sizes = ", ".join(f"{name} {n / 1e6:,.0f}" for name, n in own["device"].items())
     ends = [f"MB of device memory: {sizes}.", *own["remarks"]]
@@ -84,7 +84,7 @@ def home(known: dict) -> str:
             cells = [known["simulation"][f"home {kind}{changes}"]["rows"][at][1] for kind in ("resv", "published")]
             name = known["simulation"]["home resv"]["rows"][at][0].split()[0]
             rows.append([f"the same, `{changes.strip()}`" if changes else f"{platform}, `{name}`", *cells])
-    head = ["`vrex simulate frames --cache 40000` on", "`resv`, ms a frame (`*`: tables are full)"]
+    head = ["`vrex simulate frames --cache 40000` on", "`--policy resv`, ms a frame (`*`: tables are full)"]
     return table([*head, "`resv-buckets` (`--select world:resv-buckets`)"], rows)
 
 

@@ -44,7 +44,7 @@ def command(
     fps: Annotated[float | None, typer.Option(help="Sample this many frames per second; all by default.")] = None,
     gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
-    policy: Annotated[str, typer.Option(help="What is retrieved: resv or pages.")] = "resv",
+    policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
@@ -61,6 +61,7 @@ def command(
     changes, sizes = split(policy, how.param or ())
     if policy == "pages":
         p = core([*PAGES, *sizes])
+        check(p.lxe.codes > 0, "lxe.codes", 0, "must be the numbers of a code for pages: leave it out, or take resv")
         pages = page_params(p, changes)
     else:
         p = core(how.param or ())

@@ -24,12 +24,15 @@ def command(
     home: system_options.Home = "link",
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")] = "resv",
+    policy: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(POLICIES)}; {system_options.OWN_POLICY}")
+    ] = None,
     select: system_options.Select = None,
     json: console.Json = False,
 ) -> None:
     """Time passes on presets as generated, tables included."""
     system_options.check_names(on, system_options.SYSTEMS, stage=stage)
+    policy = system_options.own_policy(policy, on or system_options.SYSTEMS[0], preset, param, select is not None)
     check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     point, caches = system_options.point(policy, stage, batch=batch), (cache,) if cache else CACHES
     entries, rest = window_options.policies([policy] if policy == "pages" else [], param or [])

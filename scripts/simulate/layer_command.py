@@ -73,7 +73,9 @@ def command(
     ctx: typer.Context,
     preset: console.Preset = "core",
     param: console.Param = None,
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(ON_CORE)}.")] = "resv",
+    policy: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(ON_CORE)}; {system_options.OWN_POLICY}")
+    ] = None,
     tokens: console.Tokens = 10,
     cached: console.Cached = [1024, 10240, 40960],  # noqa: B006
     select: system_options.Select = None,
@@ -89,6 +91,8 @@ def command(
 
     The layer is one of Llama-3 8B. Of several cores, core 0's share is played, which has the most work.
     """
+    of_resv = select is not None or share is not None
+    policy = system_options.own_policy(policy, "edge", preset, param, of_resv)
     window_options.check_used(ctx, [policy])
     found, rest = window_options.policies([policy], param or [])
     p = console.params(preset, rest)

@@ -28,7 +28,9 @@ def command(
     on: system_options.Platform = "edge",
     preset: console.System = None,
     param: console.Param = None,
-    policy: Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")] = "resv",
+    policy: Annotated[
+        str | None, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}; {system_options.OWN_POLICY}")
+    ] = None,
     cache: system_options.Cache = 40960,
     home: system_options.Home = "link",
     batch: system_options.Batch = 1,
@@ -48,8 +50,9 @@ def command(
 
     The table shows the time, the bytes and the energy of each stage.
     """
-    check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     system_options.check_names(on, PLATFORMS, None, stage)
+    policy = system_options.own_policy(policy, on, preset, param, select is not None)
+    check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     window_options.check_used(ctx, [policy])
     notes, held = list[str](), dict[str, int]()
     entries, rest = window_options.policies([policy] if policy in OWN else [], param or [])
@@ -63,7 +66,7 @@ def command(
         check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
         given = Given(constant(policy, 0.0, 0.0, point.model), window_options.coded([policy], video, fps, gop), at_once)
         w = KINDS[policy].of(target, entries[policy], point, given)
-        what, held = w.note, {"weights": w.device_bytes - w.held_bytes, "others": w.held_bytes}
+        what, held = w.note, dict(w.arrays)
         check(not w.lacks, "cache", cache, f"needs {w.lacks} on {on}: lower --cache or the window")
         done = w.frame() if point.frame else w.token()
     else:

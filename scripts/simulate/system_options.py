@@ -1,7 +1,7 @@
 """Options of the simulations of a whole system, and the selection that `--select` names."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -10,6 +10,7 @@ import typer
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.params import CoreParams
+from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.passes import NOT_SELECTING, selected
 from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
 from openvrex.sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
@@ -33,6 +34,7 @@ Home = Annotated[
     ),
 ]
 Policy = Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")]
+OWN_POLICY = "the preset's own by default: pages where it has hardware for them, else resv; with --select, resv."
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Streams that the platform serves at once.")]
 Cache = Annotated[int, typer.Option("--cache", min=1, help="Tokens of each stream in the cache.")]
 Stage = Annotated[str, typer.Option("--stage", help=f"What enters the decoder: {', '.join(STAGES)}.")]
@@ -56,6 +58,18 @@ def check_names(on: str | None, known: Collection[str], policy: str | None = "re
         ("stage", stage, STAGES),
     ):
         check(value is None or value in allowed, name, value, f"must be one of {', '.join(allowed)}")
+
+
+def own_policy(name: str | None, on: str, preset: str | None, assignments: Sequence[str] | None, of_resv: bool) -> str:
+    """The policy that --policy names. If it is left out: that of the hardware, or `resv` if an option is ReSV's.
+
+    Raises `ParamError` as `platform`.
+    """
+    if name is not None or of_resv:
+        return name or POLICY
+    hardware = [one for one in assignments or () if one.partition(".")[0] not in KINDS]
+    found = platform(on, preset, hardware)
+    return found.core.policy if isinstance(found, Vrex) else POLICY
 
 
 def systems(on: str | None, preset: str | None, assignments: list[str] | None, home: str = "link") -> list[Vrex]:

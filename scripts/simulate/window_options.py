@@ -19,6 +19,14 @@ from openvrex.sim.system.workload import MODELS, Decoder
 ON_CORE = tuple(KINDS)  # policies that a core can run
 MOTION = ("codecsight",)  # policies that look at the video's motion
 PANEL = "Options of policies with a window"
+# A policy -> its parameters that no time depends on, or that are the hardware's.
+FIXED = {
+    "pages": {
+        "numbers": "give lxe.codes, the hardware's",
+        "recent": "give kvmu.recent, the hardware's",
+        "matrices": "no time depends on their values",
+    }
+}
 
 Model = Annotated[str, typer.Option("--model", help=f"Decoder: {', '.join(MODELS)}.")]
 Video = Annotated[
@@ -62,6 +70,9 @@ def policies(names: Sequence[str], assignments: Sequence[str]) -> tuple[dict[str
     found: dict[str, Entry] = {}
     rest = list(assignments)
     for name in names:
+        for fixed, why in FIXED.get(name, {}).items():
+            typed = [one for one in rest if one.startswith(f"{name}.{fixed}=")]
+            check(not typed, "-p", " ".join(typed), f"has no effect here: {why}")
         own = entry(name) if name in set(ON_CORE).difference(WINDOWED) else windowed(name)
         if hasattr(own.params, "arithmetic"):
             own = replace(own, params=replace(own.params, arithmetic="hardware"))

@@ -58,6 +58,11 @@ class CorePass(ABC):
     def held_bytes(self) -> int:
         """Bytes of device memory beside the weights."""
 
+    @property
+    def arrays(self) -> Mapping[str, int]:
+        """Bytes of device memory by the kind of array, with both models' weights."""
+        return {"weights": self.point.device_bytes, "others": self.held_bytes}
+
     def attended(self, frame: Pass) -> int:
         """Tokens that a row of a frame attends to, at most."""
         return self.most

@@ -64,7 +64,8 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     """Bytes of device memory that a pass needs, by the kind of array.
 
     weights : of both models · cache : entries, where the policy keeps all on the device
-    tables, rings : of the retrieval engine · mean keys : of clusters, with the thresholds of hash bits
+    tables, rings : of the retrieval engine, with places for blocks that the cores keep
+    mean keys : of clusters, with the thresholds of hash bits
     fetched : room for the entries that a layer fetches · work : what programs pass on
     blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
     """
@@ -87,7 +88,7 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     out = {
         "weights": beside + m.layers * own.weights,
         "tables": s.teams * dre.layout().address(Item.LEVEL, contexts),
-        "rings": s.teams * contexts * dre.kvmu.recent * dre.kvmu.entry_bytes,
+        "rings": s.teams * contexts * (dre.kvmu.recent * dre.kvmu.entry_bytes + dre.kvmu.map_sizes().kept_bytes),
         "mean keys": streams * own.keys,
         "fetched": streams * own.fetched,
         "work": own.work,

@@ -17,6 +17,7 @@ from openvrex.sim.system.workload import Selection
 
 CACHES = (1024, 10240, 40960, 102400, 1 << 20)
 ARRAYS = ("weights", "tables", "rings", "mean keys", "fetched", "work")
+PAGE_ARRAYS = ("weights", "tables", "rings", "codes", "fetched", "kept", "work")
 NEAR = ("blocks",)  # besides, where home is in the device memory
 
 
@@ -32,13 +33,14 @@ def policy_frames(
                 one = KINDS[name].of(v, own, replace(at, cache=cache), given)
                 missing = one.lacks
                 cells.append(missing or f"{(one.frame() if at.frame else one.token()).seconds * 1e3:.1f}")
-                figures = (f"{n / 1e6:,.0f}" for n in (one.device_bytes, one.held_bytes, one.home))
-                sizes += [] if missing else [(v.name, _size(cache), one.note, *figures)]
+                figures = (one.arrays.get(name, 0) for name in _names(v, PAGE_ARRAYS))
+                each = (f"{n / 1e6:,.0f}" for n in (*figures, one.device_bytes, one.home))
+                sizes += [] if missing else [(v.name, _size(cache), one.note, *each)]
             except ParamError as e:
                 cells.append(str(e))
         times.append((v.name, *cells))
     what = f"{'a frame' if at.frame else 'a token'} of {at.batch} x {at.rows} tokens, {name}"
-    head = ("platform", "cache", "policy", "device, all", "of these not weights", "home")
+    head = ("platform", "cache", "policy", *_names(platforms[0], PAGE_ARRAYS), "all", "behind the link")
     return [
         Curve(f"Milliseconds of {what}", ("platform", *(_size(c) for c in caches)), times),
         Curve(f"MB of memory, {what}", head, sizes),
@@ -92,8 +94,8 @@ def memory(v: Vrex, point: Point, shares: Selection) -> tuple[str, ...]:
     return v.name, _size(point.cache), *each, f"{sum(held.values()) / 1e6:,.0f}"
 
 
-def _names(v: Vrex) -> tuple[str, ...]:
-    return ARRAYS + NEAR * (v.home == "device")
+def _names(v: Vrex, names: tuple[str, ...] = ARRAYS) -> tuple[str, ...]:
+    return names + NEAR * (v.home == "device")
 
 
 def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, ...]:

@@ -33,11 +33,13 @@ class PageShare(CoreShare):
     """Core 0's share of a layer that retrieves pages; `share` and `cluster` have no effect.
 
     pages : parameters of the policy; `numbers` and `recent` are those of the hardware
+    found : share of the whole pages of a set that the core finds kept, where it keeps blocks
 
     Raises `ParamError` where the hardware has no program for the layer, or no room for its pages.
     """
 
     pages: PageParams = PageParams()
+    found: float = 0.0
 
     @property
     def start(self) -> int:
@@ -154,6 +156,8 @@ class PageShare(CoreShare):
             check(ok, "blocks", kvmu.blocks, f"must be more for {self.start} tokens of one table: raise kvmu.blocks")
         if self.start:
             out.kvmu.run([(APPEND, 0, known - 1)])
+        if kvmu.kept:
+            out.kvmu.kv.keep(0, self.chosen[: round(self.found * len(self.chosen))])
         return out
 
     @property

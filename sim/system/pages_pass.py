@@ -6,6 +6,8 @@ waits until they have come. In a team the leader places keys and chooses, and ea
 part. Pages are read over the link as the KVMU lists them; the copier counts where it is slower.
 Encoder, vocabulary, barriers and the gap of a layer are those of a pass with clusters (`sim.system.accelerator`).
 
+If the cores keep blocks (`kvmu.kept`), a set finds a share of its pages in device memory, as recorded.
+
 Pages are chosen by the layer's own queries, and nothing overlaps their fetch. Left out, as there: new entries on their
 way home, against the direction of fetches.
 """
@@ -29,10 +31,12 @@ from openvrex.sim.system.layer_load import Load
 from openvrex.sim.system.layer_share import REST, StageShare
 from openvrex.sim.system.page_share import PageShare
 from openvrex.sim.system.platforms import Vrex
+from openvrex.sim.system.selection import records
 from openvrex.sim.system.timeline import Pass, Point, Timeline
 from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.retriever_time import copied_entry
 
+STREAM = "world"  # on which the share of kept pages was recorded
 # Stages of the programs by the names that a pass with clusters gives them.
 KEYS = ("norm1", "qkv", "keys", "entries", "hash")
 QUERIES = ("queries", "rotary")
@@ -48,12 +52,13 @@ class PagesPass(CorePass):
     beside = 0  # bytes of blocks in device memory
 
     def __init__(self, v: Vrex, pages: PageParams, point: Point):
-        check(point.batch == 1, "batch", point.batch, "must be 1: a pass of pages is one stream's")
+        check(point.batch == 1, "batch", point.batch, "must be 1: a pass of pages is one stream's; or take resv")
         v, added = equipped(v)
         super().__init__(v, point)
         self.pages, self.rows = pages, point.rows
-        self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *added])
         self.most = v.core.dre.kvmu.recent + self.share().entries
+        found = [f"{self.found('frame'):.0%} of them kept"] if v.core.dre.kvmu.kept else []
+        self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *found, *added])
         blocks = self.share().home_blocks * point.model.layers * point.model.kv_heads * v.core.dre.kvmu.block_bytes
         self.near = near(v, self.device_bytes, blocks)
         self.home, self.beside = blocks * (1 - self.near), int(blocks * self.near)
@@ -65,18 +70,43 @@ class PagesPass(CorePass):
     def share(self, tokens: int = 0) -> PageShare:
         """Core 0's share of a layer in a pass of so many tokens, those of a frame if not given."""
         v, p = self.v, self.point
-        return PageShare(v.system, p.model.sizes, tokens or p.rows, p.cache, 0.0, v.latency, pages=self.pages)
+        own = v.system, p.model.sizes, tokens or p.rows, p.cache, 0.0, v.latency
+        found = self.found("text" if tokens == 1 else "frame")
+        return PageShare(*own, pages=self.pages, found=found)
+
+    def found(self, stage: str) -> float:
+        """The share of a set's pages that the cores find kept, as recorded on `STREAM`, relative to the places."""
+        pages = self.pages.budget // self.pages.page + self.pages.pinned
+        return records()[STREAM]["pages"].kept(stage, self.v.core.dre.kvmu.kept, pages)
+
+    @property
+    def arrays(self) -> dict[str, int]:
+        """Bytes of device memory by the kind of array.
+
+        weights : of both models, with the matrices of codes, padded as cores share them
+        tables, rings : of the retrieval engine · codes : of keys, with means · fetched : room for pages
+        work : what programs pass on
+        kept : places of pages that have been fetched, if the cores keep blocks
+        blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
+        """
+        share, m, kvmu = self.share(), self.point.model, self.v.core.dre.kvmu
+        plan, s = share.plan, share.shares
+        contexts, each = m.layers * s.groups, s.teams * s.groups * m.layers
+        codes, fetched = each * (plan["codes"].size + plan["means"].size), each * plan["behind"].size
+        layers = s.teams * plan.apart * m.layers - 2 * m.layers * m.layer_weights
+        return {
+            "weights": self.point.device_bytes + layers - codes - fetched,
+            "tables": s.teams * self.v.core.dre.layout().address(Item.LEVEL, contexts),
+            "rings": s.teams * contexts * kvmu.recent * kvmu.entry_bytes,
+            "codes": codes,
+            "fetched": fetched,
+            **({"kept": contexts * s.teams * kvmu.map_sizes().kept_bytes} if kvmu.kept else {}),
+            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size,
+        } | ({"blocks": self.beside} if self.beside else {})
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of device memory beside the weights: tables, rings, codes and means, fetched entries, work."""
-        share, m, kvmu = self.share(), self.point.model, self.v.core.dre.kvmu
-        plan, s = share.plan, share.shares
-        layers = s.teams * plan.apart * m.layers - 2 * m.layers * m.layer_weights
-        contexts = m.layers * s.groups
-        tables = self.v.core.dre.layout().address(Item.LEVEL, contexts) + contexts * kvmu.recent * kvmu.entry_bytes
-        work = s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size
-        return layers + s.teams * tables + work + self.beside
+        return sum(self.arrays.values()) - self.point.device_bytes
 
     def frame(self) -> Pass:
         return self._pass(self.point.rows, True)
@@ -97,7 +127,9 @@ class PagesPass(CorePass):
         addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
         entries = share.entries * m.kv_heads
         moved = entries * k.home_bytes
-        copied = share.entries * copied_entry(v.core) / CLOCK  # for one table
+        near = self.near + (1 - self.near) * share.found  # the share that device memory has
+        kept = 1 - share.found if k.kept else 0.0  # the share that is copied to its places
+        copied = share.entries * (1 + kept) * copied_entry(v.core) / CLOCK  # for one table
         keys, row = (
             dre_demand.clustering(v.core.dre, share.compared, tokens, v.latency),
             dre_demand.selecting(v.core.dre, share.clusters, v.latency),
@@ -129,8 +161,8 @@ class PagesPass(CorePass):
                     line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
                     came = chosen
                     if entries:
-                        took = max(fetching(v, moved * each, addr, size, self.near), copied)
-                        came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + self.near))
+                        took = max(fetching(v, moved * each, addr, size, near), copied)
+                        came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + near + 2 * kept))
                     if team:
                         lxe(layer, "attention", ("resident",), chosen)
                     macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
@@ -139,7 +171,7 @@ class PagesPass(CorePass):
                     lxe(layer, name, own, 0.0, ops[name])
                     if name == "out":
                         line.put(layer, "barriers", "LXE", seconds(v, [StageShare(Load(), 0, waits)]))
-            return moved * m.layers * (1 - self.near)
+            return moved * m.layers * (1 - near)
 
         return assembled(v, replace(self.point, rows=1 if frame else tokens, frame=frame), decode)
 

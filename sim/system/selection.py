@@ -10,6 +10,11 @@ for as many clusters as those of the presets. Commands:
         --frames 56 -o build/selection36
     vrex simulate selection build/selection/results.json build/selection36/results.json -o sim/system/selections.json
 
+What device memory has of coded pages (`kvmu.kept`) was recorded with a budget of 7 % of the stream:
+
+    vrex papers stream world --policy pages -p pages.budget=128 --tokens 10 --fps 15 --gop 16 --frames 180 \
+        -o build/pages
+
 Of `bigbuckbunny36` and `bikes36` only the shares of `resv-buckets` were recorded (`--policy resv-buckets --gop 16
 --frames 56`). Their clusters are taken to have 32 tokens, as in V-Rex's paper.
 
@@ -20,7 +25,7 @@ what they select. Unions are means over all neighbouring heads.
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,6 +48,8 @@ class Record:
     unions : shares in frames of the same unions, [layers][kv_heads]
     cluster : mean tokens of a cluster, or of a piece that the policy fetches
     sizes : by stage ("frame", "text"), typical tokens at home of a fetched cluster
+    pages : by stage, whole pages of a set, of coded pages alone
+    found : by stage, the share of them that device memory has, by places for kept pages of a KV head
     """
 
     stream: str
@@ -53,11 +60,24 @@ class Record:
     unions: list[list[float]]
     cluster: float
     sizes: dict[str, list[int]]
+    pages: dict[str, float] = field(default_factory=dict)
+    found: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """For titles of tables."""
         return f"{self.policy} on {self.stream} ({self.function})"
+
+    def kept(self, stage: str, places: int, pages: int) -> float:
+        """The share of a set of so many pages that device memory has: that of as many places a page in the record.
+
+        0 without places; beyond the record's ends their shares.
+        """
+        known = self.found[stage]
+        if not places:
+            return 0.0
+        ratios = [np.log2(int(n) / self.pages[stage]) for n in known]
+        return float(np.interp(np.log2(places / pages), ratios, list(known.values())))
 
 
 def fetching(results: dict) -> list[str]:
@@ -91,7 +111,17 @@ def recorded(results: dict, policy: str) -> Record:
         unions=_rounded(fetched("frame", unions["frame"]), 3),
         cluster=round(cluster, 3),
         sizes=sizes,
+        **_kept(r.get("policy", {})),
     )
+
+
+def _kept(figures: dict) -> dict:
+    """`pages` and `found` of a record, rounded, with the simulator's names of stages."""
+    if "found" not in figures:
+        return {}
+    stages = {"frame": "frame", "generation": "text"}
+    found = {stages[s]: {n: round(x, 3) for n, x in own.items()} for s, own in figures["found"].items()}
+    return {"pages": {stages[s]: round(n, 2) for s, n in figures["pages"].items()}, "found": found}
 
 
 def _rounded(a: np.ndarray, digits: int) -> list:
@@ -119,7 +149,8 @@ def written(records: Iterable[Record]) -> str:
     """Records as a JSON file, a field a line."""
     each = []
     for r in records:
-        fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(r).items())
+        known = {name: value for name, value in asdict(r).items() if value != {}}
+        fields = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in known.items())
         each.append("{\n" + ",\n".join(fields) + "\n}")
     return "[" + ",\n".join(each) + "]\n"
 

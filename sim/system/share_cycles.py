@@ -279,10 +279,10 @@ class CoreShare:
         the end of the set to the first.
         """
         chosen = list(self.chosen)
-        bursts = dre.kvmu.kv.fetch(0, chosen)
+        bursts, _ = dre.kvmu.kv.found(0, chosen)
         at = dre.fetch(0, chosen).b
         pairs = zip(bursts, at, strict=False)  # an empty set has a beat, but no burst
-        return [{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in pairs], at[0]
+        return [b.beat() | {"after": c - at[0]} for b, c in pairs], at[0]
 
 
 def by_stage(

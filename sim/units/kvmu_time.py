@@ -163,7 +163,7 @@ class KvmuTime:
             out.x.append(cycle)
             cycle += 1
         grows = len(kv.contexts[ctx].clusters[cluster].blocks) > known
-        puts = 4 + (oldest not in (None, cluster)) + grows + (grows and known > 0)
+        puts = 4 + (oldest not in (None, cluster)) + grows + (grows and (known > 0 or self.p.kept > 0))
         return (yield from self._put(cycle, puts))
 
     def _clear(self, ctx: int, cycle: int) -> Generator[Ask | Put, Taken, int]:
@@ -226,32 +226,60 @@ class KvmuTime:
         for ctx, clusters in sets:
             cycle = max(cycle, walk.popped[-1] + 1 if walk.popped else 0)
             ranges = [self.kv.ranges(ctx, cluster) for cluster in clusters]
-            cycle = yield from self._fetch_set(ranges, cycle, walk, out.f, offered)
+            _, keeps = self.kv.found(ctx, clusters)
+            near = self.kv.near(ctx, clusters)
+            alone = [self._alone(ctx, cluster, known, keeps) for cluster, known in zip(clusters, near, strict=True)]
+            cycle = yield from self._fetch_set(ranges, alone, cycle, walk, out.f, offered)
+            if keeps:
+                first = max(walk.popped[-1] + 1, walk.keeps + FIFO)
+                cycle = max(cycle, (yield from self._put(first, len(keeps))))
+                self.kv.keep(ctx, keeps)
         walk.merger.drain()
 
+    def _alone(self, ctx: int, cluster: int, near: bool, keeps: list[int]) -> int:
+        """Whether a cluster's first block is kept (1) or to be kept (2), and so joins no other; otherwise 0."""
+        ranges = self.kv.ranges(ctx, cluster)
+        if not ranges or ranges[0].slots < self.p.block_slots:
+            return 0
+        return 1 if near else 2 * (cluster in keeps)
+
     def _fetch_set(
-        self, clusters: list[list[Range]], cycle: int, walk: "_Walk", beats: list[int], offered: Offered
+        self,
+        clusters: list[list[Range]],
+        alone: list[int],
+        cycle: int,
+        walk: "_Walk",
+        beats: list[int],
+        offered: Offered,
     ) -> Generator[Ask | Put, Taken, int]:
         """Fetches the ranges of a set whose first beat is offered from `cycle` on; the cycle behind the last beat.
 
-        The walk goes on until it must ask for a block. That goes before the rows of beats that come later.
+        The walk goes on until it must ask for a block. That goes before the rows of beats that come later, and before
+        the place of kept blocks that is asked for behind a row. `alone` : as `_alone` says, of each cluster
         """
         waiting: list[tuple[int, list[Range]]] = []  # cycle from which each beat's row can be used, its ranges
-        walk.done, walk.previous, walk.starts = 0, None, True
+        walk.done, walk.previous, walk.starts, walk.keeps = 0, None, True, -1
         todo = [*clusters] or [[]]
-        before = len(walk.popped)
+        before, second = len(walk.popped), None
         while True:
-            self._go_on(waiting, walk, len(todo))
+            self._go_on(waiting, walk, len(todo), alone)
             taken = len(waiting)
             room = before + taken - self.p.rows  # the beat that must be done before the next is taken
             row: int | None = None
-            if taken < len(todo) and room < len(walk.popped):
+            if second is not None:
+                row = max(second, self._port)
+            elif taken < len(todo) and room < len(walk.popped):
                 row = max(cycle, walk.popped[room] + 1 if room >= 0 else 0, self._port if clusters else 0)
             if walk.want is not None and (row is None or walk.want <= row):
                 cycle = max(cycle, walk.want + 1, self._port + 1)
+                second = None if second is None else max(second, walk.want + 1, self._port + 1)
                 read = yield from self._ask(walk.want)
                 walk.at, walk.want = read.first + 1, None
+            elif row is not None and clusters and self.p.kept and second is None:
+                yield from self._ask(row)
+                second = row + 1
             elif row is not None:
+                second = None
                 beats.append(row)
                 cycle = offered(taken + 1, row) if taken + 1 < len(todo) else row + 1
                 come = row + 1
@@ -262,7 +290,13 @@ class KvmuTime:
             else:
                 return cycle
 
-    def _go_on(self, waiting: list[tuple[int, list[Range]]], walk: "_Walk", beats: int) -> None:
+    def _go_on(
+        self,
+        waiting: list[tuple[int, list[Range]]],
+        walk: "_Walk",
+        beats: int,
+        alone: list[int],
+    ) -> None:
         """Gives the ranges of beats whose rows have been asked for, until a block must be asked for."""
         while walk.want is None and walk.done < len(waiting):
             come, ranges = waiting[walk.done]
@@ -273,7 +307,8 @@ class KvmuTime:
                 block = ranges[walk.block] if ranges else None
                 final = not ranges or walk.block == len(ranges) - 1
                 walk.at = max(walk.at, walk.taken)
-                walk.give(self._span(block), block, last and final, self.p.block_slots)
+                apart = alone[walk.done] if ranges and walk.block == 0 else 0
+                walk.give(self._span(block), block, last and final, self.p.block_slots, apart)
                 if not final:
                     walk.block += 1
                     walk.want = walk.at + 1
@@ -302,6 +337,7 @@ class _Walk:
     taken : cycle in which the merger took the last range
     previous : the range before, if it was a whole block
     starts : the next range is the first of its set
+    keeps : cycle in which the first block to be kept was given
     """
 
     merger: "_Merger"
@@ -313,15 +349,18 @@ class _Walk:
     taken: int = -1
     previous: int | None = None
     starts: bool = True
+    keeps: int = -1
 
-    def give(self, span: tuple[int, int], block: Range | None, last: bool, slots: int) -> None:
-        """Gives a range in cycle `at`, or the end of a set."""
+    def give(self, span: tuple[int, int], block: Range | None, last: bool, slots: int, alone: int) -> None:
+        """Gives a range in cycle `at`, or the end of a set. alone : as `_alone` says"""
         assert self.at is not None
-        join = not self.starts and (block is None or self.previous == block.block - 1)
+        join = not self.starts and (block is None or (not alone and self.previous == block.block - 1))
         self.taken = self.merger.take(self.at + 1, span, join, last)
         self.starts = False
+        if alone == 2 and self.keeps < 0:
+            self.keeps = self.at
         if block is not None:
-            self.previous = block.block if block.slots == slots else None
+            self.previous = block.block if block.slots == slots and not alone else None
 
 
 class _Merger:

@@ -231,15 +231,23 @@ class RetrieverTime:
     def _fetch(self, c: dict, cycle: int) -> int:
         """Copies the bursts of a set from `cycle` on; returns the next free cycle."""
         at, last, k = c["addr"], False, self.p.dre.kvmu
-        ratio = k.entry_bytes // k.home_bytes
+        ratio, keeps = k.entry_bytes // k.home_bytes, []
         while not last:
             beat = next(self._bursts)
             cycle = max(cycle, beat.get("at", 0))
             if not beat["empty"]:
-                cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"], "expands")
+                if beat.get("near"):
+                    cycle = self._copier.copy(cycle, beat["to"], at, beat["bytes"] * ratio)
+                else:
+                    cycle = self._copier.copy(cycle, beat["addr"], at, beat["bytes"], "expands")
+                keeps += [(at, beat["to"], beat["bytes"] * ratio)] if beat.get("keep") else []
             self._copier.out.fetched.append(cycle)
             at, last, cycle = at + beat["bytes"] * ratio, beat["last"], cycle + 1
-        return cycle
+        if keeps:
+            cycle = self._ended(cycle) + 1
+            for copy in keeps:
+                cycle = self._copier.copy(cycle, *copy) + 1
+        return cycle + (k.kept > 0)
 
     def _ended(self, cycle: int) -> int:
         """The first cycle from `cycle` on in which all copies have ended."""

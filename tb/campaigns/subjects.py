@@ -129,6 +129,15 @@ _SUBJECTS = (
         forget=("results", "covered"),
         named=False,
     ),
+    Subject(  # what keeps blocks
+        "kvmu",
+        (("equals_golden", "kept"), ("cycles_equal_time_view", "kept")),
+        "kept",
+        forget=("results", "covered"),
+        named=False,
+        beside="two-slots",
+        name="kvmu_kept",
+    ),
     Subject(
         "wtu",
         (
@@ -205,6 +214,20 @@ _SUBJECTS = (
             ("orders",),
             ("answers_of_another_kind",),
         ),
+    ),
+    Subject(  # what keeps blocks
+        "retriever",
+        (
+            ("takes_the_cycles_of_the_time_view", "kept"),
+            ("equals_the_reference", "kept"),
+            ("blocks_are_kept_when_they_have_come",),
+            ("reset_in_flight_kept",),
+            ("faults_kept",),
+            ("stops_kept",),
+        ),
+        "kept",
+        beside="blocks",
+        name="retriever_kept",
     ),
     Subject(
         "kv4_codec",

@@ -96,9 +96,13 @@ class Software:
             s.query(codes)
             query = s.queries[-1]
             self.steps.append({"rows": axis(self.p.wtu, codes)})
-            at = BUFFER
+            at, kept = BUFFER, []
             for burst in query.bursts:
-                at += self.fetch(burst.addr, at, burst.bytes)
+                came = self.fetch(burst.addr, at, burst.bytes, burst.near)
+                kept += [] if burst.keep is None else [(burst.keep, at, came)]
+                at += came
+            for place, src, came in kept:
+                self.memory[place : place + came] = self.memory[src : src + came]
             entries = (at - BUFFER) // size
             self.bins |= {"fetches" if entries else "fetches_nothing", f"rows of context {ctx}"}
             self.command(Retrieve.FETCH, entries, entries << 2, base=BUFFER, rows=max(entries, 1), shift=2)
@@ -140,10 +144,11 @@ class Software:
         packed = kv4.pack(numbers, group).tobytes()
         self.memory[dst : dst + len(packed)] = packed
 
-    def fetch(self, src: int, dst: int, size: int) -> int:
-        """A burst comes from home, of `size` bytes there; the bytes that it has at `dst`."""
+    def fetch(self, src: int, dst: int, size: int, near: bool = False) -> int:
+        """A burst comes from home, of `size` bytes there; the bytes that it has at `dst`. near : it was kept"""
         group = self.p.kvmu.kv4_group
-        if not group:
+        if near or not group:
+            size *= kv4.RATIO if group else 1
             self.copy(src, dst, size)
             return size
         out = kv4.expand(np.frombuffer(self.memory[src : src + size], np.uint8), group).tobytes()

@@ -31,6 +31,11 @@ SIZES = {
     "one": KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1),
     "protected": replace(RAGGED, protect="secded"),
     "packed": replace(RAGGED, entry_bytes=96, kv4_group=16),  # homes of 24 bytes
+    "kept-large": replace(RAGGED, clusters=9, blocks=40, block_slots=4, entry_bytes=32, kept=2),
+    "kept-packed": replace(TINY, protect="secded", entry_bytes=128, block_slots=2, kv4_group=16, kept=4),
+    "two-slots": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16),
+    "kept": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4),
+    "kept-all": replace(TINY, entry_bytes=512, kept=TINY.clusters),
     "one-slot": replace(
         RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32, count_lanes=2, read_counts=4
     ),
@@ -55,6 +60,7 @@ BINS = {
     *("join_block", "join_cluster", "split", "empty_set", "resident_set", "closing_empty_beat", "part_block"),
     *("unknown_cluster", "append_within_cluster", "append_meanwhile", "row_changes_before_it_is_read"),
     *("fetch_behind_clear", "opened_while_read", "other_context", "context_again"),
+    *("near", "keeps", "too_many_to_keep", "two_of_a_place", "place_taken", "clear_between_keeps"),
 }
 
 
@@ -72,6 +78,9 @@ def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
     """Random device and home bases; without a seed the blocks end where the address space ends."""
     rng, home = random.Random(seed), (1 << p.addr_bits) - p.blocks * p.block_bytes
     device = (1 << p.addr_bits) - p.n_ctx * p.recent * p.entry_bytes
+    if p.kept:
+        first = 1 + p.n_ctx * p.map_sizes().kept_bytes
+        return (rng.randint(first, device), rng.randint(0, home)) if seed else (first, home)
     return (rng.randint(0, device), min(home, rng.randint(0, home) | 7)) if seed else (1, home)
 
 
@@ -131,6 +140,7 @@ class Replay:
     counts : token counts of each context's clusters
     ctx, seen : the context of the last beat of `a`, all contexts so far
     memory : every COUNT in the tables
+    places : the item of each place of kept blocks, by context and index, before this episode
     """
 
     p: KvmuParams
@@ -140,6 +150,7 @@ class Replay:
     ctx: int = -1
     seen: set[int] = field(default_factory=set)
     memory: dict[tuple[int, int], int] = field(default_factory=dict)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def items(self, ctx: int) -> dict:
         """The items of a context and of the pool, by kind, context and index."""
@@ -166,7 +177,7 @@ class Replay:
             pool = {k: after[k] for k in ((Item.PLACE, ctx, 0), (Item.POOL, 0, 0))}
             return reply, gone | changed | pool, []
         c = kv.contexts[ctx]
-        slot = c.n % self.p.recent
+        slot, opens = c.n % self.p.recent, cluster not in c.clusters
         self._append_bins(beat)
         placed = kv.append(ctx, cluster)
         counts, top = self.counts[ctx], (1 << self.p.count_bits) - 1
@@ -178,6 +189,9 @@ class Replay:
         writes = {k: v for k, v in after.items() if before.get(k) != v}
         keys = [(Item.COUNT, ctx, cluster)]
         keys += [(Item.RING, ctx, slot), (Item.PLACE, ctx, 0)] if placed.ok else []
+        if placed.ok and opens and self.p.kept:
+            keys.append((Item.RING, ctx, kept_index(self.p, cluster)))
+            self.bins |= {"place_taken"} if before.get(keys[-1], 0) else set()
         writes |= {k: after[k] for k in keys}
         if not placed.ok:
             writes.pop((Item.ROW, ctx, cluster), None)  # of a new cluster: the row is zero
@@ -220,11 +234,19 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
     assert len(got["a"]) == len(got["w"]) == len(a)
     assert len(got["f"]) == len(e["f"])
     events = [*_changes(e, got), *_reads(e, got)]
+    of_a = [put for put in got["puts"] if not notes(p, put)]
+    noted = [put for put in got["puts"] if notes(p, put)]
+    events += [(put[0], NOTE, k) for k, put in enumerate(noted)]
     fetch, moves = _Fetches(r, e, got), []
     check_words(r, e, got)
     for cycle, kind, i in sorted(events):
         if kind == READ:
             fetch.read(i, cycle)
+            continue
+        if kind == NOTE:
+            _, _, ctx, index, tag = noted[i]
+            place = index - p.recent
+            r.kv.keep(ctx, [(tag - 1) * p.kept + place])
             continue
         beat = a[i]
         r.see(beat)
@@ -234,18 +256,19 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
         if beat["op"] == CLEAR:
             assert not any(start < c <= end for c in got["f"]), "a fetch begins beside a CLEAR"
             r.bins |= {"fetch_behind_clear"} if end + 1 in got["f"] else set()
-        puts = [((Item(k), ctx, index), v) for c, k, ctx, index, v in got["puts"] if start < c <= end]
+        puts = [((Item(k), ctx, index), v) for c, k, ctx, index, v in of_a if start < c <= end]
         assert len(puts) == len(writes), "each change is written once"
         assert dict(puts) == writes
         for move in moved:
             at, x = got["x"][len(moves)]
             assert x == move
             assert start < at < end, "the move comes before the reply"
-            first = min(c for c, *_ in got["puts"] if start < c <= end)
+            first = min(c for c, *_ in of_a if start < c <= end)
             assert at < first, "the move comes before a fetch can see it"
             moves.append(move)
     assert len(got["x"]) == len(moves)
     fetch.end()
+    r.places |= {(ctx, index): v for _, k, ctx, index, v in got["puts"] if k == Item.RING and index >= p.recent}
     _check_tables(r, got["items"])
     full = sum(v["full"] for _, v in got["w"])
     slots = sum(v["bytes"] for _, v in got["b"]) // p.home_bytes
@@ -310,7 +333,7 @@ def bulk_asks(e: dict, got: dict) -> list[tuple[int, int, int, int]]:
     return [(c, *ask) for k, (c, item, *ask) in enumerate(got["asks"]) if item == Item.COUNT and k not in own]
 
 
-READ, CHANGE = 0, 1  # of events in one cycle the read goes first
+READ, CHANGE, NOTE = 0, 1, 2  # of events in one cycle the read goes first
 
 
 def _changes(e: dict, got: dict) -> list[tuple[int, int, int]]:
@@ -325,6 +348,16 @@ def _changes(e: dict, got: dict) -> list[tuple[int, int, int]]:
             k += 1
         out.append((cycle, CHANGE, i))
     return out
+
+
+def kept_index(p: KvmuParams, cluster: int) -> int:
+    """Index of the item RING that says whether a cluster's first block is kept."""
+    return p.recent + cluster % p.kept
+
+
+def notes(p: KvmuParams, put: list) -> bool:
+    """Whether a write notes that a block is kept; an APPEND that takes its place from a cluster writes 0."""
+    return put[1] == Item.RING and put[3] >= p.recent and put[4] > 0
 
 
 def _reads(e: dict, got: dict) -> list[tuple[int, int, int]]:
@@ -349,6 +382,7 @@ class _Fetches:
     """The sets of an episode, and the bursts that they should give.
 
     ranges : of the beats of the current set, which begins with beat `first`
+    near : whether the place of each has its first block · kept : contexts and clusters whose places are noted
     """
 
     r: Replay
@@ -357,18 +391,23 @@ class _Fetches:
     ranges: list[list[Range]] = field(default_factory=list)
     bursts: list[dict] = field(default_factory=list)
     first: int = 0
+    near: list[bool] = field(default_factory=list)
+    kept: list[tuple[int, int]] = field(default_factory=list)
 
     def read(self, i: int, cycle: int) -> None:
         """The tables are asked for the row of beat i of `f`."""
         r, beat = self.r, self.e["f"][i]
         self.ranges.append([] if beat["empty"] else r.kv.ranges(beat["ctx"], beat["cluster"]))
+        self.near.append(r.p.kept > 0 and not beat["empty"] and self._near(i))
         r.bins |= self._read_bins(i, cycle)
         if beat["last"]:
-            want = r.kv.bursts(x for rs in self.ranges for x in rs)
-            ctx = beat["ctx"]
-            self.bursts += [
-                {"addr": s.addr, "bytes": s.bytes, "ctx": ctx, "last": int(s is want[-1]), "empty": 0} for s in want
-            ]
+            ctx, beats = beat["ctx"], self.e["f"][self.first : i + 1]
+            wanted = [(b["cluster"], ranges) for b, ranges in zip(beats, self.ranges, strict=True)]
+            want, keeps = r.kv.listed(ctx, wanted, self.near)
+            self.kept += [(ctx, k) for k in keeps]
+            r.bins |= self._kept_bins(want, keeps)
+            self.near = []
+            self.bursts += [s.beat(r.p.kept > 0) | {"ctx": ctx, "last": int(s is want[-1]), "empty": 0} for s in want]
             if not want:
                 self.bursts.append({"ctx": ctx, "bytes": 0, "last": 1, "empty": 1})
                 r.bins.add("empty_set" if self.e["f"][self.first]["empty"] else "resident_set")
@@ -381,6 +420,34 @@ class _Fetches:
         assert [{k: v[k] for k in want} for (_, v), want in zip(got, self.bursts, strict=False)] == self.bursts
         assert len(got) == len(self.bursts)
         assert not self.ranges
+        p = self.r.p
+        written = [(ctx, index, v) for c, k, ctx, index, v in self.got["puts"] if notes(p, [c, k, ctx, index, v])]
+        assert written == [(ctx, kept_index(p, k), 1 + k // p.kept) for ctx, k in self.kept]
+        noted = [put[0] for put in self.got["puts"] if notes(p, put)]
+        within = zip(self.e["f"], self.got["f"], self.got["f"][1:], strict=False)
+        between = (not beat["last"] and any(a < c < b for c in noted) for beat, a, b in within)
+        self.r.bins |= {"clear_between_keeps"} if any(between) else set()
+
+    def _near(self, i: int) -> bool:
+        """Whether the first block of beat i's cluster was kept when its place was asked for."""
+        beat, p, got = self.e["f"][i], self.r.p, self.got
+        place = [Item.RING, beat["ctx"], kept_index(p, beat["cluster"])]
+        asked = max(c for c, *at, _ in got["asks"] if c <= got["f"][i] and at == place)
+        values = [v for c, *at, v in got["puts"] if c < asked and at == place]
+        return (values or [self.r.places.get(tuple(place[1:]), 0)])[-1] == 1 + beat["cluster"] // p.kept
+
+    def _kept_bins(self, want: list, keeps: list[int]) -> set[str]:
+        """Bins of kept blocks that a set reaches."""
+        p, bins = self.r.p, set()
+        if not p.kept:
+            return bins
+        firsts = [bool(rs) and rs[0].slots == p.block_slots for rs in self.ranges]
+        whole, near = sum(firsts), sum(a and b for a, b in zip(firsts, self.near, strict=True))
+        bins |= {"near"} if near else set()
+        bins |= {"keeps"} if keeps else set()
+        bins |= {"too_many_to_keep"} if whole - near > len(keeps) else set()
+        bins |= {"two_of_a_place"} if len({k % p.kept for k in keeps}) < len(keeps) else set()
+        return bins
 
     def _read_bins(self, i: int, cycle: int) -> set[str]:
         """Bins of one beat, whose row is asked for in `cycle`."""
@@ -529,7 +596,7 @@ def check_cycles_equal_time_view(size):
     assert len(late) == 3
     for e, got in late:
         want = cycles(SIZES[size], e)
-        start = {"a": got["a"][0] - want["a"][0], "f": got["f"][0]}
+        start = {"a": got["a"][0] - want["a"][0], "f": got["f"][0] - want["f"][0]}
         for name in "awxcfb":
             sent = got[name] if name in "af" else [c for c, _ in got[name]]
             first = start["f" if name in "fb" else "a"]

@@ -18,6 +18,7 @@ from openvrex.sim.units.retriever_time import RetrieverTime
 from openvrex.tb.library.retriever_traffic import (
     FETCHED,
     HOMES,
+    RINGS,
     SIZES,
     SOURCES,
     Episode,
@@ -358,6 +359,55 @@ def check_reset_in_flight_packed():
     how = {"stalls": STALLS[1]}
     cuts = [(packed_entries(), how | {"cut_at": cut_at}) for cut_at in (7, 60, 71, 164, 290)]
     run("packed", [x for cut in cuts for x in (cut, (packed_entries(), how))])
+
+
+def kept_blocks(errors: frozenset[int] = frozenset()) -> Episode:
+    """Sets of blocks, of which none, some or as many as there are places are kept, two of them at one place."""
+    e = Episode(params(SIZES["kept"]), errors)
+    k, word = e.p.dre.kvmu, 2 * e.p.dpe.n_w
+    size, apart, places = k.block_bytes, k.map_sizes().place_bytes, RINGS - 4096
+    for n, kept in enumerate(({}, {1: 0}, {0: 1, 2: 0}, {0: 3, 1: 0, 2: 3, 3: 1})):
+        blocks = [(HOMES + (8 * n + i) * size, size) for i in range(4)]
+        e.place(0, SOURCES, 2)
+        keep = {i: places + place * apart for i, place in kept.items()}
+        e.fetch(FETCHED + n * word, [*blocks, (HOMES + 64 * size, k.entry_bytes)], keep=keep, to=1, level=2)
+        e.fetch(FETCHED, [(place, size) for place in dict.fromkeys(keep.values())], to=3)  # found where they are kept
+        e.fetch(FETCHED, [(HOMES + (8 * n + 5) * size, size)], keep={0: places + apart})  # copied as soon as it came
+    return e
+
+
+def late_blocks() -> list[tuple[Episode, dict]]:
+    """Sets whose blocks come late, and so are kept late."""
+    return [(kept_blocks(), {"stalls": stalls, "latency": (30, 30)}) for stalls in STALLS]
+
+
+def check_blocks_are_kept_when_they_have_come():
+    run("kept", late_blocks())
+
+
+def check_faults_kept():
+    """Error responses while blocks come and while they are kept."""
+    rng, out = random.Random(4), []
+    whole = kept_blocks()
+    reads = [a + k * whole.p.lxe.bus_bytes for a, n in whole.reads for k in range(n + 1)]
+    for stalls in STALLS * 4:
+        fails = rng.choice([rng.choice(reads), rng.choice(whole.writes)[0]])
+        out.append((kept_blocks(frozenset([fails])), {"stalls": stalls, "latency": (1, rng.choice([2, 30]))}))
+    got = run("kept", out)
+    assert any(g["filler"] for g in got), "no burst was cut short by stop"
+
+
+def check_stops_kept():
+    """A stop at every seventh cycle, also between a set's blocks and those that are kept. Then it works again."""
+    how = {"stalls": STALLS[1]}
+    cuts = [(kept_blocks(), how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 1000, 7)]
+    run("kept", [*cuts, (kept_blocks(), how)])
+
+
+def check_reset_in_flight_kept():
+    how = {"stalls": STALLS[1]}
+    cuts = [(kept_blocks(), how | {"cut_at": cut_at}) for cut_at in (60, 171, 364, 590)]
+    run("kept", [x for cut in cuts for x in (cut, (kept_blocks(), how))])
 
 
 def stops() -> list[tuple[Episode, dict]]:

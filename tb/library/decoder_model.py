@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from openvrex.golden.function_params import ReSVParams, check
-from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies import registry as parameters
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.layer_memory import LayerShape
@@ -81,7 +81,7 @@ def decoder_host(
         np.tile(hyperplanes(f.n_hp, h, f.hash_seed), (1, decoder.kv_heads))
     ] * len(layers)
     if pages:
-        matrices = matrices_of(pages, N_LAYERS, decoder.kv_heads, h, decoder.name)[: len(layers)]
+        matrices = matrices_of(pages, len(layers), decoder.kv_heads, h, decoder.name)
     turns = np.array(decoder.frequencies)
     weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns)
     shape = layer_shape(p, total, tokens, decoder)

@@ -128,8 +128,9 @@ class Scenario:
         self._phase(along, "rows", row_beats(self.p.wtu, codes))
         self.phases[-1]["budget"] = q.budget
         self.phases[-1]["blocks"] = self.phases[-1].get("blocks", 0) + 1
-        for i, burst in enumerate(q.bursts):
-            self._expect("b", {**burst._asdict(), "ctx": ctx, "last": int(i == len(q.bursts) - 1), "empty": 0})
+        beats = [burst.beat(self.p.kvmu.kept > 0) | {"ctx": ctx, "last": 0, "empty": 0} for burst in q.bursts]
+        for beat in [*beats[:-1], *(beat | {"last": 1} for beat in beats[-1:])]:
+            self._expect("b", beat)
         if not q.bursts:
             self._expect("b", {"ctx": ctx, "last": 1, "empty": 1})
 

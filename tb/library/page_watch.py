@@ -64,7 +64,12 @@ class PageWatch:
             "pages of sinks fetched": "pages of sinks",
             "pages left out": "left out",
         }
-        return {text: int(self.events[name]) for text, name in names.items()}
+        out = {text: int(self.events[name]) for text, name in names.items()}
+        kv = self.host.system.cores[0].dre.kv
+        if kv.sizes.kept:
+            out |= {"blocks found in device memory": kv.events["found"], "blocks kept there": kv.events["kept"]}
+            out["of them given up"] = kv.events["given up"]
+        return out
 
     def _append(self, step: ModelStep) -> CodedKeys:
         """Take the entries of the pass from the ring."""

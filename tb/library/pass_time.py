@@ -42,14 +42,16 @@ def recorded(core: Core, dre: DreTime) -> Iterator[Recorded]:
         return joined, placed
 
     def query(plain: Any, rows: np.ndarray) -> Any:
+        known = core.dre.kv.kept(core.dre.ctx)
         got = plain(rows)
         out.data.clusters.append(rows.shape[1])
         ratio = core.dre.params.ratio_q16
         out.data.plans.append([dre.wtu.plan(row, got.counts, ratio, got.budget) for row in rows])
         dre.kvmu.kv = core.dre.kv
+        core.dre.kv.contexts[core.dre.ctx].kept = known  # as before the set, which keeps its blocks again
         at = dre.fetch(core.dre.ctx, got.clusters).b
         bursts = zip(got.bursts, at, strict=False)  # an empty set has a beat, but no burst
-        out.data.sets.append([{"addr": b.addr, "bytes": b.bytes, "after": c - at[0]} for b, c in bursts])
+        out.data.sets.append([b.beat() | {"after": c - at[0]} for b, c in bursts])
         out.data.firsts.append(at[0])
         return got
 

@@ -32,6 +32,9 @@ SIZES = {
         *("words=2", "entry_bytes=2", "recent=1", "clusters=1", "n_ctx=1", "blocks=4", "block_slots=2", "boundary=2"),
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
+    "blocks": ["entry_bytes=128", "recent=3", "block_slots=2", "boundary=1024"],
+    "kept": ["entry_bytes=128", "recent=3", "block_slots=2", "kept=4", "boundary=1024"],
+    "kept_packed": ["entry_bytes=128", "recent=3", "block_slots=2", "kept=4", "boundary=1024", "kv4_group=16"],
     # Packed at home: groups of four beats, of two and of half a beat; bursts of four beats and of one.
     "packed": ["entry_bytes=96", "recent=3", "kv4_group=16"],
     "packed_wide": [
@@ -43,7 +46,7 @@ SIZES = {
         *("entry_bytes=256", "recent=2", "kv4_group=16", "boundary=256"),
     ],
 }
-PLAIN = ("tiny", "budget", "one", "long")  # entries are BF16 at home
+PLAIN = ("tiny", "budget", "one", "long", "blocks", "kept")  # entries are BF16 at home
 # Entries and bus as in `core`.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
@@ -118,6 +121,7 @@ class Episode:
         self.placed = [0] * n  # entries of each context
         self.mode = (0, 0)
         self.homes: list[int] = []  # addresses of entries at home
+        self.kept_at: set[int] = set()  # of blocks that are kept
 
     def cluster(self, ctx: int, cluster: int | None = None, **fields: int) -> None:
         """The next token joins `cluster`, or opens one."""
@@ -156,23 +160,46 @@ class Episode:
         self.bins.add("one_row" if rows == 1 else "rows")
         self._done(i)
 
-    def fetch(self, addr: int, bursts: list[tuple[int, int]], short: int = 0, **fields: int) -> None:
-        """Add a FETCH of bursts (address, bytes) that are whole entries; the room is `short` of that many."""
+    def fetch(
+        self,
+        addr: int,
+        bursts: list[tuple[int, int]],
+        short: int = 0,
+        keep: dict[int, int] | None = None,
+        **fields: int,
+    ) -> None:
+        """Add a FETCH of bursts (address, bytes) that are whole entries; the room is `short` of that many.
+
+        keep : places of the bursts that are blocks to be kept, by number; a burst from in front of the rings is near
+        """
+        keep, kept = keep or {}, []
         k = self.p.dre.kvmu
         entry, ratio = k.home_bytes, k.entry_bytes // k.home_bytes
         rows = max(1, -(-sum(size for _, size in bursts) // entry) - short)
         i = self._next(Retrieve.FETCH, addr, rows, **fields)
         at = addr
-        for src, size in bursts:
+        for number, (src, size) in enumerate(bursts):
             self.b.append({"addr": src, "bytes": size, "ctx": 0, "last": 0, "empty": 0})
+            if k.kept:
+                near = src in self.kept_at
+                self.b[-1] |= {"near": int(near), "keep": int(number in keep), "to": keep.get(number, src)}
+                self.b[-1] |= {"addr": 0} if near else {}
+                kept += [(at, keep[number], size * ratio)] if number in keep else []
             if at + size * ratio > addr + rows * k.entry_bytes:
                 self.fault = self.fault or "full"
-            self._copy(src, at, size, "expands")
+            self._copy(src, at, *((size * ratio,) if src in self.kept_at else (size, "expands")))
             at += size * ratio
         if not bursts:
             self.b.append({"addr": 0, "bytes": 0, "ctx": 0, "last": 0, "empty": 1})
+            self.b[-1] |= {"near": 0, "keep": 0, "to": 0} if k.kept else {}
         self.b[-1]["last"] = 1
+        for copy in kept:
+            self._copy(*copy)
+            self.kept_at.add(copy[1])
+        if k.kept:
+            self.bins.add("keeps_all" if len(kept) == k.map_sizes().keeps else "keeps" if kept else "keeps_none")
         entries = (at - addr) // self.p.dre.kvmu.entry_bytes
+        self.bins |= {"near"} if any(src in self.kept_at for src, _ in bursts) else set()
         self.bins.add("empty" if not bursts else "one_burst" if len(bursts) == 1 else "bursts")
         self.bins |= {"fetches_moved"} if any(src in self.homes for src, _ in bursts) else set()
         self._set(i["to"], entries)
@@ -321,7 +348,7 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
         elif action == Retrieve.PLACE:
             out.place(ctx, elsewhere(0), rng.choice([1, 2, k.recent + 1, rng.randint(1, 6)]), **registers)
         elif action == Retrieve.FETCH:
-            out.fetch(elsewhere(1), random_bursts(out, rng), **registers)
+            out.fetch(elsewhere(1), *(random_blocks if k.kept else random_bursts)(out, rng), **registers)
         elif action == Retrieve.SWITCH:
             out.switch(ctx, **registers)
         elif action == Retrieve.BUDGET:
@@ -331,7 +358,21 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
     return out
 
 
-def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]:
+def random_blocks(episode: Episode, rng: random.Random) -> tuple[list[tuple[int, int]], int, dict[int, int]]:
+    """A cluster set of blocks, some of them to be kept, among other entries; nothing is short."""
+    k, bursts, keep = episode.p.dre.kvmu, list[tuple[int, int]](), dict[int, int]()
+    for _ in range(rng.choice((0, 1, 3, 5))):
+        at = (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.block_bytes
+        if episode.kept_at and rng.random() < 0.3:
+            bursts.append((rng.choice(sorted(episode.kept_at)), k.block_bytes))
+            continue
+        if rng.random() < 0.7 and len(keep) < k.map_sizes().keeps:
+            keep[len(bursts)] = (episode.rings ^ 1 << 19) + rng.randrange(k.kept) * k.map_sizes().place_bytes
+        bursts += [(at, k.block_bytes)] if len(bursts) in keep else cut(episode.p, at, rng.randint(1, 2))
+    return bursts, 0, keep
+
+
+def random_bursts(episode: Episode, rng: random.Random) -> tuple[list[tuple[int, int]]]:
     """A cluster set: entries at home, as bursts within `boundary`."""
     k = episode.p.dre.kvmu
     out = []
@@ -342,7 +383,7 @@ def random_bursts(episode: Episode, rng: random.Random) -> list[tuple[int, int]]
             else (episode.home ^ 1 << 20) + rng.randint(0, 99) * k.home_bytes
         )
         out += cut(episode.p, home, rng.randint(1, 2))
-    return out
+    return (out,)
 
 
 def cut(p: CoreParams, at: int, entries: int) -> list[tuple[int, int]]:

@@ -370,10 +370,12 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
     sets = {ctx: (q.clusters, label) for (ctx, _), q, label in zip(s.blocks, s.queries, s.asked, strict=True)}
     f, bursts, labels = [], [], []
     for ctx, (clusters, label) in sets.items():
-        fetched = s.model.kv.fetch(ctx, clusters)
+        wanted = [(cluster, s.model.kv.ranges(ctx, cluster)) for cluster in clusters]
+        fetched, _ = s.model.kv.listed(ctx, wanted, [False] * len(wanted))  # no set came before
         beats = [{"ctx": ctx, "cluster": c, "last": 0, "empty": int(not clusters)} for c in clusters or [0]]
         f += [*beats[:-1], beats[-1] | {"last": 1}]
-        own = [{**b._asdict(), "ctx": ctx, "last": 0, "empty": 0} for b in fetched] or [{"ctx": ctx, "empty": 1}]
+        beat = {"ctx": ctx, "last": 0, "empty": 0}
+        own = [b.beat(s.p.kvmu.kept > 0) | beat for b in fetched] or [{"ctx": ctx, "empty": 1}]
         bursts += [*own[:-1], own[-1] | {"last": 1}]
         labels += [label] * len(own)
     stalls = {"a": idle, "f": idle, **dict.fromkeys(("w", "x", "c", "b", "ask", "put"), stall)}

@@ -209,6 +209,7 @@ def test_the_published_machine():
             "wtu.budget=false",
             "lxe.codes=0",
             "hcu.newest=false",
+            "kvmu.kept=0",
             "reading=buckets",
         ]
         assert preset(published) == override(preset(own), changes)

@@ -53,7 +53,7 @@ def small(monkeypatch):
 
 
 def test_a_question_is_answered_on_the_rtl(small, tmp_path):
-    words = ("--frames", 1, "--generate", 2, "-o", tmp_path)
+    words = ("--policy", "resv", "--frames", 1, "--generate", 2, "-o", tmp_path)
     got = vrex(*words, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
@@ -104,10 +104,12 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     ], some.output
 
 
-def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path):
+@pytest.mark.parametrize("more", [(), ("block_slots=2", "kept=2")])
+def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
+    """Also on a core that keeps blocks in device memory: some are found there, and some given up."""
     own = small_models.page_model(1)
-    monkeypatch.setattr(answer_command, "core", lambda more: small_models.params(*small_models.CODES))
-    host = lambda decoder, p, total, tokens, pages: small_models.page_host(own, pages)  # noqa: E731
+    monkeypatch.setattr(answer_command, "core", lambda _: small_models.params(*small_models.CODES, *more))
+    host = lambda decoder, p, total, tokens, pages: small_models.page_host(own, pages, more)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
     got = vrex("--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words, "-p", "pages.mean=4")
@@ -173,7 +175,7 @@ def test_the_stream_of_the_other_policies(tmp_path):
 @pytest.mark.parametrize(("layers", "frames", "generate"), [(2, 1, 2), (N_LAYERS, 4, 8)])
 def test_the_real_decoder(layers, frames, generate, tmp_path):
     """The second run is the whole model: some three thousand steps, half an hour of two cores."""
-    words = ("--layers", layers, "--frames", frames, "--generate", generate)
+    words = ("--policy", "resv", "--layers", layers, "--frames", frames, "--generate", generate)
     got = vrex(*words, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)

@@ -26,7 +26,7 @@ def test_layout():
     """Sizes of pool and table, and an address made of them; the drawing has every item in its order."""
     base, table = f"{LAYOUT.pool_bytes:,}", f"{LAYOUT.table_bytes:,}"
     assert f"| {base} + {table} N." in WORDS
-    assert f"`table_base` + {base} + 2 * {table} + 0x600 + 3 * 4" in WORDS
+    assert f"`table_base` + {base} + 2 * {table} + 0xa00 + 3 * 4" in WORDS
     assert f"**Tables**: {CONTEXTS} * {table} bytes." in WORDS
     drawn = table_layout.__doc__[table_layout.__doc__.index("table_base") :]
     places = [
@@ -34,7 +34,7 @@ def test_layout():
         for item in sorted(LAYOUT.offsets, key=lambda i: (i not in SHARED, LAYOUT.offsets[i]))
     ]
     assert places == sorted(places)
-    assert LAYOUT.address(Item.HASH, 2, 3) == LAYOUT.pool_bytes + 2 * LAYOUT.table_bytes + 0x600 + 3 * 4
+    assert LAYOUT.address(Item.HASH, 2, 3) == LAYOUT.pool_bytes + 2 * LAYOUT.table_bytes + 0xA00 + 3 * 4
     assert f"a table of `core` then has {replace(LAYOUT, protect='secded').table_bytes:,} bytes" in WORDS
 
 
@@ -43,7 +43,10 @@ def test_memory_beside_the_tables():
     ring = k.recent * k.entry_bytes
     assert f"| {ring:,} N: `recent` ({k.recent}) entries of {k.entry_bytes:,} bytes each |" in WORDS
     assert f"| {k.block_bytes:,} bytes a block: `block_slots` ({k.block_slots}) entries |" in WORDS
+    kept = k.map_sizes().kept_bytes
     assert f"**Rings** take {CONTEXTS * ring / 1e6:.1f} MB" in WORDS
+    assert f"places of kept blocks {CONTEXTS * kept / 1e6:.1f} MB" in WORDS
+    assert f"| {kept:,} N: `kept` ({k.kept}) blocks of {k.block_bytes:,} bytes each;" in WORDS
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("1K", 1 << 10), ("40K", 40 << 10), ("1M", 1 << 20)])

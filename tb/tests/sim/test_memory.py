@@ -358,7 +358,7 @@ def test_ssd_serves_every_byte_once(bursts, depth):
 
 def test_bursts_of_the_kvmu_are_taken_as_they_are():
     bursts = [Burst(0, 4096), Burst(8192, 512)]
-    addr, length = zip(*bursts, strict=True)
+    addr, length, *_ = zip(*bursts, strict=True)
     for model in (Dram(LPDDR5).run, GEN3_X4.read, GEN3_X4.write, Ssd().read):
         served = model(addr, length)
         assert served.bytes.tolist() == [4096, 512]

@@ -125,7 +125,7 @@ MATTERS = {
     "cores": 4,
     **{"hcu.n_h": 2, "hcu.n_w": 8, "hcu.n_hp": 64, "clusters": 64, "hcu.tile": 32},
     **{"wtu.n_h": 2, "wtu.n_w": 8, "kvmu.block_slots": 16, "kvmu.recent": 512, "kvmu.entry_bytes": 1024},
-    "kvmu.kv4_group": 32,
+    **{"kvmu.kv4_group": 32, "kvmu.kept": 1024},
     **{"bus_bytes": 32, "dpe.w_depth": 64, "dpe.x_depth": 64, "vpe.depth": 128},
     **{"lxe.bursts": 16, "lxe.burst_bytes": 128},
 }
@@ -242,7 +242,7 @@ def plan(system: SystemParams) -> Shares:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("edge8", ["kvmu.entry_bytes=640"], "entry_bytes=640: must be a multiple of 512"),
+        ("edge8", ["kvmu.entry_bytes=640", "kept=0"], "entry_bytes=640: must be a multiple of 512"),
         ("edge8", ["cores=5"], "cores=5: must divide 8, the tables of a layer"),
         ("edge8", ["hcu.frame=8"], "tokens=10: must be at most frame = 8"),
         ("edge8", ["kvmu.blocks=1024"], r"blocks=1024: must be at least \d+: 32 contexts of 3840 entries"),
@@ -257,7 +257,7 @@ def test_hardware_that_cannot_serve_is_refused(name, changes, message):
 
 
 def test_refusals_are_the_plan_s():
-    for changes in (["kvmu.entry_bytes=1536"], ["cores=5"]):
+    for changes in (["kvmu.entry_bytes=1536", "kept=0"], ["cores=5"]):
         system = override(preset("edge8"), changes)
         with pytest.raises(ParamError) as own:
             plan(system)

@@ -16,6 +16,7 @@ from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.page_share import EARLY, PageShare
 from openvrex.sim.system.pages_pass import PagesPass, equipped
 from openvrex.sim.system.platforms import EDGE, SERVER
+from openvrex.sim.system.selection import records
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, constant
 from openvrex.sim.units.dre_time import DreTime
@@ -94,7 +95,8 @@ def test_a_frame_fetches_as_much_however_long_the_cache_is():
     short, long = passes(8192), passes(65536)
     frames = short.frame(), long.frame()
     fetched = {round(f.fetched) for f in frames}
-    assert fetched == {520 * Decoder().token_bytes}  # 512 tokens and a page with sinks, of every layer and KV head
+    every = 520 * Decoder().token_bytes  # 512 tokens and a page with sinks, of every layer and KV head
+    assert fetched == {round((1 - short.found("frame")) * every)}
     predicted = [f.named("predict") for f in frames]
     least = (65536 - 8192) / 512 * 40 * (8 + 2) * Decoder().layers / CLOCK  # of the DPE
     assert least < predicted[1] - predicted[0] < 1.4 * least
@@ -135,11 +137,34 @@ def test_members_of_a_team_score_pages_of_their_own():
 
 
 def test_what_a_budget_and_a_link_cost():
-    many, few = passes(8192).frame(), passes(8192, budget=64).frame()
+    plain = EDGE.changed("kept=0")  # no page is found in device memory
+    many, few = passes(8192, plain).frame(), passes(8192, plain, budget=64).frame()
     assert few.fetched / many.fetched == (64 + 8) / (512 + 8)
     assert few.seconds < many.seconds
-    near = passes(8192, replace(SERVER, system=EDGE.system)).frame()  # entries in the host's memory
+    near = passes(8192, replace(SERVER, system=plain.system)).frame()  # entries in the host's memory
     assert near.named("fetch") < many.named("fetch") / 4
+
+
+def test_pages_that_were_fetched_are_found():
+    """The share that was recorded, by places for a page of a set; all are kept, so places take memory."""
+    r, m, pages = records()["world"]["pages"], Decoder(), 512 // 8 + 1
+    none, some, many = (passes(8192, EDGE.changed(f"kept={n}")) for n in (0, 64, 512))
+    assert none.found("frame") == 0 < some.found("frame") < many.found("frame") < 1
+    assert "found" not in none.note
+    assert f"{many.found('frame'):.0%} of them kept" in many.note
+    for one in (some, many):
+        assert one.frame().fetched == pytest.approx((1 - one.found("frame")) * none.frame().fetched)
+        assert one.frame().seconds < none.frame().seconds
+    assert many.arrays["kept"] == m.layers * m.kv_heads * 512 * 8 * 512
+    assert many.held_bytes - none.held_bytes == pytest.approx(many.arrays["kept"], rel=0.01)
+    assert r.kept("frame", 1 << 20, pages) == r.found["frame"]["2048"]
+    assert r.kept("text", 1, pages) == r.found["text"]["8"]
+    places = int(round(64 * pages / r.pages["frame"]))
+    assert r.kept("frame", places, pages) == pytest.approx(r.found["frame"]["64"], abs=0.01)
+    share = many.share()
+    bursts, _ = share.held(DreTime).kvmu.kv.found(0, share.chosen)
+    near = sum(b.near for b in bursts) / len(bursts)
+    assert near == pytest.approx(many.found("frame"), abs=0.05)  # two may have one place
 
 
 def test_device_memory_grows_by_the_room_of_the_tables():

@@ -132,7 +132,14 @@ def test_records_are_those_of_the_functions_that_are_named():
         resv, published = of["resv"], of[PUBLISHED]
         assert (resv.function, published.function) == (ours, paper), stream
         assert resv.cluster < 3 < 20 < published.cluster
-        assert all(len(sizes) == 32 and min(sizes) >= 1 for r in of.values() for sizes in r.sizes.values())
+        tables = [r for r in of.values() if r.policy != "pages"]
+        assert all(len(sizes) == 32 and min(sizes) >= 1 for r in tables for sizes in r.sizes.values())
+    pages = records()["world"]["pages"]
+    assert pages.function.startswith("page 8, mean 256, numbers 18, budget 128")
+    assert 12 < pages.pages["frame"] < 18  # whole ones of 16 and those of sinks
+    for found in pages.found.values():
+        assert list(found) == [str(1 << n) for n in range(3, 12)]
+        assert list(found.values()) == sorted(found.values())
     for stream in ("bigbuckbunny36", "bikes36"):  # without sizes of clusters, which the name says
         [only] = records()[stream].values()
         assert (only.policy, only.function) == (PUBLISHED, f"{paper}, clusters taken to be of 32 tokens")
@@ -616,7 +623,8 @@ def test_simulate_prints_stages():
 def test_the_shares_are_one_default_and_named():
     """Every table names the function, the stream and the preset."""
     few = ["--cache", "1024", "--platform", "edge"]
-    for what in (["pass"], ["limits"], ["engines", "--batch", "1"], ["frames"], ["policies", "--policy", "resv"]):
+    resv = ["--policy", "resv"]
+    for what in (["pass", *resv], ["limits"], ["engines", "--batch", "1"], ["frames", *resv], ["policies", *resv]):
         plain, table = (
             " ".join(vrex("simulate", *what, *few, *x).stdout.split()) for x in ([], ["--select", "table2"])
         )
@@ -624,9 +632,21 @@ def test_the_shares_are_one_default_and_named():
         assert "shares of Table II, 32 tokens a cluster" in table, what
         assert "edge" in plain
     rows = json.loads(vrex("simulate", "limits", *few, "--json").stdout)[0]["rows"]
-    point = json.loads(vrex("simulate", "pass", *few, "--json").stdout)
+    point = json.loads(vrex("simulate", "pass", *few, *resv, "--json").stdout)
     assert point["selection"] == traced(MODEL).name
     assert rows[0][1].split()[0] == f"{point['seconds'] * 1e3:.0f}"
+
+
+def test_the_default_policy_is_what_the_preset_has_hardware_for():
+    """Coded pages where it has all they need; ReSV on other presets, on GPUs and with what only ReSV has."""
+    for what, words in (("pages", []), ("resv on world", ["-p", "codes=0"]), ("resv on world", ["--platform", "agx"]),
+                        ("resv-buckets", ["--preset", "vrex8"]), ("Table II", ["--select", "table2"])):  # fmt: skip
+        assert what in vrex("simulate", "pass", "--cache", "1024", *words, "--json").stdout, words
+    for what, words in (("pages", []), ("resv", ["--share", "0.1"]), ("resv", ["-p", "wtu.budget=false"])):
+        assert f"a layer, {what}" in vrex("simulate", "layer", "--cached", "64", *words).stdout, words
+    assert "pages" in vrex("simulate", "frames", "--cache", "1024", "--json").stdout
+    refused = vrex("simulate", "pass", "-p", "pages.recent=512")
+    assert "-p='pages.recent=512': has no effect here: give kvmu.recent" in refused.stderr
 
 
 def test_any_policy_s_record_is_taken(tmp_path):
@@ -662,7 +682,8 @@ def test_full_tables_are_said():
     assert [[cell.endswith(" *") for cell in row[1:]] for row in times.rows] == [[False, True], [False, False]]
     assert "*: tables are full" in times.title
     assert [row[2].split(" of ")[0] for row in of_tables.rows][:2] == [of_tables.rows[0][2].split()[0], "1,024"]
-    assert "tables full: 1,024" in vrex("simulate", "pass", "--cache", "4096", "-p", "clusters=1024").stdout
+    told = vrex("simulate", "pass", "--policy", "resv", "--cache", "4096", "-p", "clusters=1024")
+    assert "tables full: 1,024" in told.stdout
 
 
 def test_a_batch_s_copiers_work_stream_by_stream():
@@ -759,8 +780,8 @@ def test_parameters_without_effect_are_refused(module):
         (("simulate", "pass", "--select", "nowhere.json"), "nowhere.json"),
         (("simulate", "pass", "--cache", "0"), "--cache=0: must be at least 1"),
         (
-            ("simulate", "pass", "--cache", "10000000"),
-            "cache=10000000: needs 304 of 32 GiB of device memory on edge",
+            ("simulate", "pass", "--policy", "resv", "--cache", "10000000"),
+            "cache=10000000: needs 305 of 32 GiB of device memory on edge",
         ),
         (("simulate", "limits", "--batch", "0"), "--batch=0: must be at least 1"),
         (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),

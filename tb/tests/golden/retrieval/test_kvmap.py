@@ -33,10 +33,16 @@ class BruteForce(RuleBasedStateMachine):
         boundary=st.sampled_from([1, 8, 32, 1 << 20]),
         home_base=st.integers(0, 100),
         device_base=st.integers(0, 100),
+        kept=st.sampled_from([0, 2, 4]),
     )
     def start(self, **sizes):
+        if kept := sizes["kept"]:  # blocks are powers of two, and those that are kept lie in front of the rings
+            sizes |= {"block_slots": 1 << sizes["block_slots"] // 2, "entry_bytes": 8}
+            sizes["boundary"] = max(8, sizes["boundary"])
+            sizes["clusters"] = max(sizes["clusters"], kept)
+            sizes["device_base"] += 64 + sizes["n_ctx"] * kept * sizes["block_slots"] * 8
         self.kv = kv_map(**sizes)
-        self.device, self.home = {}, {}
+        self.device, self.home, self.places = {}, {}, {}
         self.entries = [[] for _ in range(sizes["n_ctx"])]  # cluster of each live entry
         self.serial_of = [[] for _ in range(sizes["n_ctx"])]  # a name for each, never used again
         self.promised = {}  # serial -> home address
@@ -106,6 +112,26 @@ class BruteForce(RuleBasedStateMachine):
         assert t.useful_bytes == t.fetched_bytes == len(fetched)
         assert t.fewest_bursts <= t.bursts == len(bursts)
 
+    @precondition(lambda self: self.kv.sizes.kept)
+    @rule(data=st.data())
+    def take(self, data):
+        """A set reads what is kept where it is kept, in the same order, and never what once was there."""
+        ctx = data.draw(st.integers(0, self.kv.n_ctx - 1))
+        chosen = sorted(data.draw(st.sets(st.integers(0, self.kv.max_clusters - 1))))
+        want = [self.home[a] for b in self.kv.fetch(ctx, chosen) for a in range(b.addr, b.addr + b.bytes)]
+        bursts = self.kv.take(ctx, chosen)
+        got, keeps = [], {}
+        for b in bursts:
+            memory = self.places if b.near else self.home
+            own = [memory[a] for a in range(b.addr, b.addr + b.bytes)]
+            got += own
+            keeps |= {} if b.keep is None else {b.keep + i: byte for i, byte in enumerate(own)}
+        assert got == want
+        assert not keeps.keys() & (self.device.keys() | self.home.keys()), "a place is not elsewhere"
+        self.places |= keeps
+        places = self.kv.contexts[ctx].kept.values()
+        assert len(set(places) - {None}) == sum(k is not None for k in places), "two copies"
+
     @invariant()
     def nothing_lost(self):
         for ctx, entries in enumerate(self.entries):
@@ -119,6 +145,43 @@ class BruteForce(RuleBasedStateMachine):
 
 TestBruteForce = BruteForce.TestCase
 TestBruteForce.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_kept_blocks():
+    """What is found, kept and given up: whole first blocks alone, as many as there are places."""
+    sizes = {"recent": 1, "entry_bytes": 8, "boundary": 64, "block_slots": 2, "blocks": 20, "clusters": 8, "kept": 4}
+    kv = kv_map(device_base=1024, home_base=4099, **sizes)  # the map takes 4096
+    for cluster in (0, 0, 1, 1, 4, 4, 4, 5, 0):
+        kv.append(0, cluster)
+    home = {0: 4096, 1: 4112, 4: 4128}
+    places = {0: 1008, 1: 992}  # of clusters 4 and 5, too
+    assert kv.place(0, 4) == places[0]
+    assert kv.take(0, [0, 1]) == [Burst(home[k], 16, keep=places[k]) for k in (0, 1)]
+    assert kv.take(0, [0, 1]) == [Burst(places[k], 16, near=True) for k in (0, 1)]
+    # The second block of cluster 4 is not its first one; cluster 0 was found before cluster 4 took its place.
+    want = [Burst(places[0], 16, near=True), Burst(home[4], 16, keep=places[0]), Burst(4144, 8)]
+    assert kv.take(0, [0, 4]) == want
+    assert kv.take(0, [0, 4])[0] == Burst(home[0], 16, keep=places[0])
+    assert kv.take(0, [5]) == kv.fetch(0, [5]) != []  # a part of a block
+    kv.append(0, 2)
+    kv.append(0, 6)
+    kv.append(0, 6)
+    kv.append(0, 6)
+    assert kv.kept(0)[2] is None
+    kv.clear(0)
+    assert kv.take(0, [0, 1]) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"kept": 2}, "home_bytes=24: must be a power of two, or set kept=0"),
+        ({"kept": 2, "entry_bytes": 32}, "block_slots=3: must be a power of two, or set kept=0"),
+    ],
+)
+def test_bad_sizes_of_kept_blocks(sizes, message):
+    with pytest.raises(ParamError, match=message):
+        kv_map(**sizes)
 
 
 def test_order_of_blocks_and_merging():

@@ -30,7 +30,7 @@ from openvrex.tb.formal.prover import holds
 from openvrex.tb.library.runner import lint
 from tb.tests.by_day import by_day
 
-DAY = "ragged", "one", "one-slot"
+DAY = "ragged", "one", "one-slot", "kept"
 EACH = by_day(SIZES, *DAY)
 
 
@@ -137,6 +137,16 @@ MUTANTS = {  # by size
         "$eq 1.de3c053e: Y[0] const0": "the list of free blocks never ends",
     },
     "runs": {"$and 1.2b2f8c03: Y[0] const0": "adjacent blocks are not merged"},
+    "kept": {
+        "$eq 0.beeb6acf: Y[0] const1": "a block is read where another one is kept",
+        "$and 1.735415a1: Y[0] const0": "no block is found",
+        "$ne 0.7cea9049: Y[0] const1": "more blocks are kept than a set may",
+        "$or 1.0ffcaa3f: Y[0] const1": "blocks are noted within their set",
+        "$or 1.0ffcaa3f: B[0] const0": "a CLEAR within a set waits for ever",
+        "$and 1.c947c74c: Y[0] const1": "the next set begins before the last one's blocks are noted",
+        "$and 1.12b09c16: B[0] const1": "the place of a cluster is not read",
+        "$add 1.38bfda50: B[0] const0": "another cluster is noted",
+    },
 }
 
 

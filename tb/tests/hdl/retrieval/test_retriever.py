@@ -11,20 +11,25 @@ from openvrex.tb.checks.retriever_checks import (
     STALLS,
     bad,
     check_answers_of_another_kind,
+    check_blocks_are_kept_when_they_have_come,
     check_equals_the_reference,
     check_faults,
+    check_faults_kept,
     check_faults_packed,
     check_full_rate,
     check_full_rate_packed,
     check_orders,
     check_reset_in_flight,
+    check_reset_in_flight_kept,
     check_reset_in_flight_packed,
     check_sets_of_many_entries,
     check_stops_at_any_cycle,
+    check_stops_kept,
     check_stops_packed,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
+    late_blocks,
     orders,
     packed_entries,
     run,
@@ -38,7 +43,7 @@ from openvrex.tb.library.runner import Run
 from openvrex.tb.library.transfer_traffic import params
 from tb.tests.by_day import by_day
 
-EACH = by_day(SIZES, "tiny", "budget", "one", "packed")
+EACH = by_day(SIZES, "tiny", "budget", "one", "packed", "kept")
 
 
 @pytest.mark.parametrize("size", EACH)
@@ -113,6 +118,28 @@ def test_reset_in_flight_packed():
     check_reset_in_flight_packed()
 
 
+def test_blocks_are_kept_when_they_have_come():
+    check_blocks_are_kept_when_they_have_come()
+
+
+def test_faults_kept():
+    check_faults_kept()
+
+
+def test_stops_kept():
+    check_stops_kept()
+
+
+def test_reset_in_flight_kept():
+    check_reset_in_flight_kept()
+
+
+def test_coverage_of_kept_blocks():
+    """The random traffic keeps no block of a set, some, and as many as there are places."""
+    hit = set().union(*(e.bins for e, _ in traffic("kept")))
+    assert {"keeps_none", "keeps", "keeps_all"} <= hit
+
+
 BINS = {
     *("opens", "joins", "moves", "no_moves", "moves_its_own", "one_row", "rows", "empty", "one_burst", "bursts"),
     *("fetches_moved", "skip", "aligned", "askew", "clear_empty", "clear_some", "switch_empty", "switch_some"),
@@ -128,7 +155,7 @@ def test_coverage(record_property):
     assert hit >= BINS, BINS - hit
 
 
-@pytest.mark.parametrize("size", [size for size in SIZES if size not in PLAIN])
+@pytest.mark.parametrize("size", [size for size in SIZES if size not in (*PLAIN, "kept_packed")])
 def test_coverage_packed(size):
     """The traffic of `test_equals_the_reference` packs entries, and expands them in bursts that begin anywhere."""
     hit = set().union(*(e.bins for e, _ in traffic(size)))
@@ -142,6 +169,10 @@ MUTANTS = {  # by size
         "$gt 2.a9cc6d60: Y[0] const1": "a read finds no room",
         "$mux 1.359e3a25: S[0] const0": "beats are written under stop",
     },
+}
+KEPT_MUTANTS = {  # around blocks that are kept
+    "$mux 1.4374e8d4: S[0] const0": "a kept block is read at home",
+    "$mux 1.af3fe6ac: S[0] const1": "blocks are copied before they have come",
 }
 ORDER_MUTANTS = {  # of "tiny", around orders and the answers to them
     "$and 3.f3add44d: A[0] const1": "an answer is taken under stop",
@@ -172,6 +203,11 @@ def test_mutants_packed():
     assert not survivors(
         emitted("packed"), PACKED_MUTANTS, lambda unit: run("packed", episodes, unit=unit, waves=False)
     )
+
+
+@pytest.mark.nightly
+def test_mutants_kept():
+    assert not survivors(emitted("kept"), KEPT_MUTANTS, lambda unit: run("kept", late_blocks(), unit=unit, waves=False))
 
 
 @pytest.mark.parametrize("every", [len(ORDER_MUTANTS), pytest.param(1, marks=pytest.mark.nightly)])

@@ -41,7 +41,7 @@ def test_matrices_of_a_model_are_made_and_used(two_layers, tmp_path):
     assert f"{file}: 2 layers, 3 KV heads, 18 numbers a code" in run.stdout.replace("\n", "")
     assert len(load(file, 2, 3, 18, 64)) == 2
     errors = []
-    for matrices, budget in (("", 0), ("", 64), (str(file), 64)):
+    for matrices, budget in (("plain", 0), ("plain", 64), (str(file), 64)):
         found = entry("pages")
         changes = {"matrices": matrices, "budget": str(budget), "recent": "64", "mean": "64"}
         found = replace(found, params=override(found.params, changes))

@@ -106,8 +106,8 @@ def test_command_resumes(tmp_path, monkeypatch):
         (("--seeds", "0"), "seeds=0: must be at least 1"),
         (("--policy", "best"), "policy='best': must be one of"),
         (("-p", "resv.resv.th_hd"), "must look like policy.name=value"),
-        (("-p", "mosaic.ratio=1"), "must start with a policy of --policy: full, resv"),
-        (("-p", "resv.resv.th_hd=3,99"), "th_hd=99: must be 0 to n_hp + 1"),
+        (("-p", "mosaic.ratio=1"), "must start with a policy of --policy: full, pages"),
+        (("--policy", "resv", "-p", "resv.resv.th_hd=3,99"), "th_hd=99: must be 0 to n_hp + 1"),
     ],
 )
 def test_bad_input_is_named(tmp_path, words, message):
