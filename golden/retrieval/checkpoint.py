@@ -44,6 +44,8 @@ def save(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int) -> 
     alone = kv.like()
     alone.adopt(ctx, clusters, list(c.ring) if c else [])
     items = cluster_items(table) | context_items(layout, alone, ctx, table.counts.tolist())
+    for place in range(layout.kept):  # a context takes no kept block with it
+        items.pop((Item.RING, layout.recent + place), None)
     out = [HEADER.pack(layout.checksum, kv.entry_bytes | kv.sizes.kv4_group << GROUP, len(table), alone.fresh)]
     for item in (Item.PLACE, Item.RING, Item.HASH, Item.COUNT, Item.ROW):
         for index in sorted(i for kind, i in items if kind == item):

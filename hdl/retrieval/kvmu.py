@@ -135,13 +135,16 @@ class Kvmu(Unit):
     def timing(p: KvmuParams) -> dict[str, str]:
         """Formulas for the manifest. L: cycles from a request on `m` to its first item."""
         return {
-            "append_latency": "10 + L + (2 if it grows) - (1 if it opens) + (7 + 2 * L if it offloads)",
+            "append_latency": "10 + L + (2 if it grows)"
+            + " - (1 if it opens)" * (not p.kept)
+            + " + (7 + 2 * L if it offloads)",
             "append_interval": "append_latency + 1",
             "clear_interval": f"4 + 4 * clusters + (L + 1) * ceil(clusters / {p.rows})",
             "switch_latency": "3 + L",
             "switch_interval": f"1 / {p.count_lanes} a count",
             "fetch_latency": "5 + L",
-            "fetch_interval": f"max(1, (L + 4) / {p.rows}) a cluster, L + 3 a further block, at least 1 a burst",
+            "fetch_interval": f"max({1 + bool(p.kept)}, (L + 4) / {p.rows}) a cluster, L + 3 a further block, "
+            "at least 1 a burst" + ", 1 a block that is noted" * bool(p.kept),
         }
 
     def elaborate(self, platform):

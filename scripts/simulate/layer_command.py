@@ -39,7 +39,7 @@ USED = (
     *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies", "codes")),
     *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "tile", "frame")),
     *(f"wtu.{n}" for n in ("n_w", "selection", "n_buckets", "bin_bits", "count_digit", "budget")),
-    *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "blocks", "boundary")),
+    *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "blocks", "boundary", "kept")),
     *("cores", "clusters", "counts", "bus_bytes", "table.burst_bytes"),
 )
 

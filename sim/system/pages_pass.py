@@ -57,7 +57,7 @@ class PagesPass(CorePass):
         super().__init__(v, point)
         self.pages, self.rows = pages, point.rows
         self.most = v.core.dre.kvmu.recent + self.share().entries
-        found = [f"{self.found('frame'):.0%} of them kept"] if v.core.dre.kvmu.kept else []
+        found = [f"{self.found('frame'):.0%} of them kept"] if self.found("frame") else []
         self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *found, *added])
         blocks = self.share().home_blocks * point.model.layers * point.model.kv_heads * v.core.dre.kvmu.block_bytes
         self.near = near(v, self.device_bytes, blocks)
@@ -74,10 +74,17 @@ class PagesPass(CorePass):
         found = self.found("text" if tokens == 1 else "frame")
         return PageShare(*own, pages=self.pages, found=found)
 
+    @property
+    def whole(self) -> float:
+        """The share of a page that lies in its first block, if that is whole: a core keeps no other."""
+        slots, page = self.v.core.dre.kvmu.block_slots, self.pages.page
+        return slots / page if slots <= page else 0.0
+
     def found(self, stage: str) -> float:
         """The share of a set's pages that the cores find kept, as recorded on `STREAM`, relative to the places."""
         pages = self.pages.budget // self.pages.page + self.pages.pinned
-        return records()[STREAM]["pages"].kept(stage, self.v.core.dre.kvmu.kept, pages)
+        places = self.v.core.dre.kvmu.kept if self.whole else 0
+        return records()[STREAM]["pages"].kept(stage, places, pages)
 
     @property
     def arrays(self) -> dict[str, int]:
@@ -127,8 +134,8 @@ class PagesPass(CorePass):
         addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
         entries = share.entries * m.kv_heads
         moved = entries * k.home_bytes
-        near = self.near + (1 - self.near) * share.found  # the share that device memory has
-        kept = 1 - share.found if k.kept else 0.0  # the share that is copied to its places
+        near = self.near + (1 - self.near) * share.found * self.whole  # the share that device memory has
+        kept = (1 - share.found) * self.whole if k.kept else 0.0  # the share that is copied to its places
         copied = share.entries * (1 + kept) * copied_entry(v.core) / CLOCK  # for one table
         keys, row = (
             dre_demand.clustering(v.core.dre, share.compared, tokens, v.latency),

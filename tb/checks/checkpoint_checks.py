@@ -29,12 +29,15 @@ class Engine:
         self.layout, self.size = layout, entry_bytes
         params = ReSVParams(n_hp=layout.n_hp, max_clusters=layout.clusters, count_bits=layout.count_bits, th_hd=th_hd)
         self.table_base = 0x1000
-        self.device_base = self.table_base + layout.address(Item.LEVEL, N_CTX)
+        block, packed = layout.block_slots * entry_bytes, layout.block_slots * entry_bytes // (4 if kv4_group else 1)
+        self.device_base = self.table_base + layout.address(Item.LEVEL, N_CTX) + N_CTX * layout.kept * block
         self.home_base = self.device_base + N_CTX * layout.recent * entry_bytes
+        if layout.kept:
+            self.home_base = -(-self.home_base // packed) * packed
         self.memory = np.zeros(self.home_base + blocks * layout.block_slots * entry_bytes, np.uint8)
         sizes = {"clusters": layout.clusters, "block_slots": layout.block_slots, "recent": layout.recent}
         sizes |= {"entry_bytes": entry_bytes, "boundary": 4096, "n_ctx": N_CTX, "blocks": blocks}
-        sizes["kv4_group"] = kv4_group
+        sizes |= {"kv4_group": kv4_group, "kept": layout.kept}
         self.kv = KvMap(MapSizes(**sizes), self.device_base, self.home_base)
         self.model = DreModel(params, self.kv)
         self.tables = TableMemory(layout, self.model, self.memory[self.table_base : self.device_base])

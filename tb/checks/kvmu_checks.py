@@ -24,16 +24,18 @@ RAGGED = KvmuParams(
     **{"boundary": 64, "addr_bits": 14, "token_bits": 9, "rows": 2},
     **{"counts": 4, "count_lanes": 1, "read_counts": 2},
 )
+ONE = KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1)
 SIZES = {
     "tiny": TINY,
     "ragged": RAGGED,
     "runs": replace(RAGGED, n_ctx=1, clusters=3, blocks=40, block_slots=2, recent=2, boundary=1 << 16, rows=4),
-    "one": KvmuParams(*(1,) * 7, boundary=1, addr_bits=3, token_bits=1, rows=1, counts=1, count_lanes=1, read_counts=1),
+    "one": ONE,
     "protected": replace(RAGGED, protect="secded"),
     "packed": replace(RAGGED, entry_bytes=96, kv4_group=16),  # homes of 24 bytes
     "kept-large": replace(RAGGED, clusters=9, blocks=40, block_slots=4, entry_bytes=32, kept=2),
     "kept-packed": replace(TINY, protect="secded", entry_bytes=128, block_slots=2, kv4_group=16, kept=4),
     "two-slots": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16),
+    "kept-one": replace(ONE, kept=2),
     "kept": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4),
     "kept-all": replace(TINY, entry_bytes=512, kept=TINY.clusters),
     "one-slot": replace(

@@ -1,6 +1,7 @@
 """Checks of the retriever, shared by tests, mutants, coverage and stress: copies, replies, faults, full rate."""
 
 import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -348,17 +349,25 @@ def check_faults_packed():
     assert any(g["filler"] for g in got), "no burst was cut short by stop"
 
 
-def check_stops_packed():
-    """A stop at every seventh cycle, in the middle of packed beats too. After a reset it works again."""
+def stopped(size: str, whole: Callable[[], Episode], cuts: Iterable[int]) -> None:
+    """A stop at each of these cycles. After a reset the unit works again."""
     how = {"stalls": STALLS[1]}
-    cuts = [(packed_entries(), how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 500, 7)]
-    run("packed", [*cuts, (packed_entries(), how)])
+    run(size, [*((whole(), how | {"cut_at": at, "stop": True}) for at in cuts), (whole(), how)])
+
+
+def reset(size: str, whole: Callable[[], Episode], cuts: Iterable[int]) -> None:
+    """A reset at each of these cycles, after each of which the unit works."""
+    how = {"stalls": STALLS[1]}
+    run(size, [x for at in cuts for x in ((whole(), how | {"cut_at": at}), (whole(), how))])
+
+
+def check_stops_packed():
+    """Also in the middle of packed beats."""
+    stopped("packed", packed_entries, range(1, 500, 7))
 
 
 def check_reset_in_flight_packed():
-    how = {"stalls": STALLS[1]}
-    cuts = [(packed_entries(), how | {"cut_at": cut_at}) for cut_at in (7, 60, 71, 164, 290)]
-    run("packed", [x for cut in cuts for x in (cut, (packed_entries(), how))])
+    reset("packed", packed_entries, (7, 60, 71, 164, 290))
 
 
 def kept_blocks(errors: frozenset[int] = frozenset()) -> Episode:
@@ -398,16 +407,12 @@ def check_faults_kept():
 
 
 def check_stops_kept():
-    """A stop at every seventh cycle, also between a set's blocks and those that are kept. Then it works again."""
-    how = {"stalls": STALLS[1]}
-    cuts = [(kept_blocks(), how | {"cut_at": cut_at, "stop": True}) for cut_at in range(1, 1000, 7)]
-    run("kept", [*cuts, (kept_blocks(), how)])
+    """Also between a set's blocks and those that are kept."""
+    stopped("kept", kept_blocks, range(1, 1000, 7))
 
 
 def check_reset_in_flight_kept():
-    how = {"stalls": STALLS[1]}
-    cuts = [(kept_blocks(), how | {"cut_at": cut_at}) for cut_at in (60, 171, 364, 590)]
-    run("kept", [x for cut in cuts for x in (cut, (kept_blocks(), how))])
+    reset("kept", kept_blocks, (60, 171, 364, 590))
 
 
 def stops() -> list[tuple[Episode, dict]]:

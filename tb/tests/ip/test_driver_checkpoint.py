@@ -33,23 +33,23 @@ _FILE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 @cache
-def params(protect: str, packed: bool = False) -> CoreParams:
+def params(protect: str, packed: bool = False, more: tuple[str, ...] = ()) -> CoreParams:
     """A core with the sizes of `tb.checks.checkpoint_checks`."""
     own = [f"{n}={SIZES[n]}" for n in ("n_hp", "clusters", "recent", "count_bits", "blocks", "block_slots")]
     own += [f"n_ctx={N_CTX}", f"entry_bytes={ENTRY}", f"table.protect={protect}", "table.burst_bytes=32"]
     own += [f"{name}={value}" for name, value in PACKED.items()] * packed
-    return override(preset("tiny"), own).core
+    return override(preset("tiny"), [*own, *more]).core
 
 
-def layout(protect: str = "none") -> TableLayout:
-    return params(protect).dre.layout()
+def layout(protect: str = "none", more: tuple[str, ...] = ()) -> TableLayout:
+    return params(protect, more=more).dre.layout()
 
 
 def build(
-    folder: Path, protect: str, old: str = "", new: str = "", packed: bool = False
+    folder: Path, protect: str, old: str = "", new: str = "", packed: bool = False, more: tuple[str, ...] = ()
 ) -> tuple[ctypes.CDLL, AddrmapNode]:
     """The driver for a core, with `new` in place of `old`, and the core's registers."""
-    p = params(protect, packed)
+    p = params(protect, packed, more)
     top = address_map("core_ip", p)
     header(top, folder / "core_ip.h")
     table_header(p.dre.layout(), "core_ip", folder / "core_ip_tables.h", p.dre.kvmu.kv4_group)
@@ -166,6 +166,20 @@ def move_to_the_last_block(driver: tuple[ctypes.CDLL, AddrmapNode], protect: str
 @pytest.mark.parametrize("seed", range(8))
 def test_contexts_move_as_in_golden(drivers, seed, protect):
     move_random(drivers[protect], protect, seed)
+
+
+@pytest.mark.parametrize("protect", PROTECT)
+def test_a_restored_context_has_no_kept_block(tmp_path, protect):
+    """What an earlier context has left behind its ring says nothing of the one that moves there."""
+    more = ("entry_bytes=32", "kept=4")
+    own, driver = layout(protect, more), build(tmp_path, protect, more=more)
+    one, two = (Engine(own, blocks=SIZES["blocks"], entry_bytes=32) for _ in range(2))
+    one.keys(1, hashes(Random(3), 40, 16))
+    at = two.table_base + own.address(Item.RING, 0, own.recent)
+    places = slice(at, at + 4 * own.bytes(Item.RING))
+    two.memory[places] = 1
+    move(driver, one, 1, two)
+    assert not two.memory[places].any()
 
 
 def test_contexts_with_packed_homes_move_as_in_golden(tmp_path, drivers):

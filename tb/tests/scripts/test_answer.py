@@ -127,6 +127,9 @@ def test_a_policy_that_no_whole_decoder_runs():
     got = vrex("--policy", "mosaic")
     assert got.exit_code == 2
     assert "policy='mosaic': must be resv or pages" in got.stderr
+    got = vrex("-p", "lxe.codes=0")
+    assert got.exit_code == 2
+    assert "lxe.codes=0: must be the numbers of a code for pages" in got.stderr
 
 
 def test_the_likeliest_token_has_its_probability():

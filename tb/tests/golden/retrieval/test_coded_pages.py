@@ -15,6 +15,7 @@ from openvrex.golden.retrieval.coded_pages import (
     BITS,
     LOWEST,
     MIDDLE,
+    PLAIN,
     SHARPNESS,
     STEP,
     CodedKeys,
@@ -23,6 +24,7 @@ from openvrex.golden.retrieval.coded_pages import (
     gains_of,
     limits,
     logarithm,
+    matrices_of,
     norm,
     quantised,
     resident_sum,
@@ -293,6 +295,20 @@ def test_matrices_keep_what_matters():
         assert (np.abs(parts @ numbers[:50].T - exact) <= 2.0**-8 * 1.01 * (wide @ large[:50].T)).all()
         fewer = own.matrices(6, weight, 1.0)
         np.testing.assert_array_equal(fewer.code, m.code[:, :6])
+
+
+def test_a_model_s_matrices_come_with_the_project():
+    """Of SmolLM2's first layers and numbers; a model without a file gets rows that know none, as with `plain`."""
+    own = matrices_of(PageParams(numbers=14), 2, 3, 64, "smollm2")
+    file = key_matrices.load(key_matrices.HERE / "smollm2.npz", 30, 3, 18, 64, "smollm2")
+    for a, b in zip(own, file, strict=False):
+        np.testing.assert_array_equal(a.code.view(np.uint16), b.code[:, :14].view(np.uint16))
+        np.testing.assert_array_equal(a.query.view(np.uint16), b.query[:, :14].view(np.uint16))
+    assert (len(own), len(file)) == (2, 30)
+    rows = key_matrices.plain(3, 18, 64, 1.0).code.view(np.uint16)
+    for model, named in (("", ""), ("unknown", ""), ("smollm2", PLAIN)):
+        plain, *_ = matrices_of(PageParams(matrices=named), 2, 3, 64, model)
+        np.testing.assert_array_equal(plain.code.view(np.uint16), rows)
 
 
 def test_a_file_of_matrices(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from openvrex.golden.function_params import ParamError
+from openvrex.golden.policies.pages_policy import KeptPages
 from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Move, Range
 from openvrex.tb.library.runner import ROOT
 
@@ -170,6 +171,22 @@ def test_kept_blocks():
     assert kv.kept(0)[2] is None
     kv.clear(0)
     assert kv.take(0, [0, 1]) == []
+
+
+@pytest.mark.parametrize("places", [8, 64])
+def test_pages_of_a_policy_are_kept_as_blocks_are(places):
+    """What `CodedPages` counts, from which the simulator takes its shares, is what this map would find."""
+    rng, recent = random.Random(places), 16
+    sizes = {"clusters": 256, "blocks": 256, "block_slots": 8, "recent": recent, "entry_bytes": 8, "kept": places}
+    kv, own = kv_map(device_base=1 << 20, **sizes), KeptPages(places, 1)
+    for token in range(1600):
+        kv.append(0, token // 8)
+        if token % 10 == 9 and token > recent:
+            whole = (token + 1 - recent) // 8
+            pages = sorted(rng.sample(range(whole), min(whole, rng.randint(1, 12))) if whole else [])
+            kv.take(0, pages)
+            own.take(0, "frame", np.array(pages, int), -(-(token + 1) // 8))
+    assert 0 < own.found["frame"] == kv.events["found"] < own.seen["frame"]
 
 
 @pytest.mark.parametrize(

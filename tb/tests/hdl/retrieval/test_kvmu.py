@@ -115,6 +115,24 @@ def test_documented_cycles_of_fetches(latency):
     assert two.b[-1] - two.b[0] >= latency + 3
 
 
+@pytest.mark.parametrize("latency", [1, 12, 60])
+def test_documented_cycles_with_kept_blocks(latency):
+    """A cluster takes two cycles, a set one for each block that is noted, and a cluster that opens a write."""
+    p = replace(CORE, kept=64)
+    time, plain, clusters = KvmuTime(p), KvmuTime(CORE), list(range(32))
+    for one in (time, plain):
+        one.run([(0, 0, k) for k in clusters for _ in range(2)] + [(0, 0, 32)] * 4)  # whole blocks, at home
+    opens = [one.run([(0, 0, 33)], latency=latency) for one in (time, plain)]
+    assert opens[0].w[0] - opens[0].a[0] == opens[1].w[0] - opens[1].a[0] + 1
+    first, second = ([(0, clusters), (0, [5])] for _ in range(2))
+    noted, found = (time.run([], sets, latency=latency) for sets in (first, second))
+    assert noted.b[0] - noted.f[0] == found.b[0] - found.f[0] == 5 + latency
+    assert noted.f[8] - noted.f[0] == 8 * 2 or latency + 4 > 2 * p.rows
+    assert (noted.f[-1] - noted.f[-2]) - (found.f[-1] - found.f[-2]) == len(clusters)
+    assert p.rows == 16
+    assert KvmuTime(p).kv.sizes.keeps == 64
+
+
 MUTANTS = {  # by size
     "ragged": {
         "$and 1.f5c676ad: Y[0] const0": "a full pool is not told",
