@@ -471,6 +471,7 @@ class LxeParams:
     codes: int = parameter(
         0, "numbers of a key's code that LOAD expands to BF16 on its way to W; 0: none", high=62, optional=True
     )
+    weights: bool = parameter(False, "LOAD can expand 4-bit weights to BF16 on its way to W", optional=True)
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
@@ -513,7 +514,10 @@ class CoreParams:
         check(not self.lxe.codes or 8 * self.lxe.bus_bytes >= lanes, "bus_bytes", self.lxe.bus_bytes, reason)
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest
+        least = max(4, lanes // 2)
+        reason = f"must be at least {least} with lxe.weights: a scale and a minimum, and a word of weights"
+        check(not self.lxe.weights or self.lxe.bus_bytes >= least, "bus_bytes", self.lxe.bus_bytes, reason)
+        options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest, self.lxe.weights
         out = LxeFormat(*sizes, v.score, v.features, *options)
         assert not self.lxe.codes or out.code_words  # checks that codes fit words
         return out
@@ -764,6 +768,7 @@ def _parse(name: str, word: str) -> object:
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
 # What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
 _PAGES = "wtu.budget=true lxe.codes=18 hcu.newest=true kvmu.kept=512"
+_FOUR = "lxe.weights=true kvmu.kv4_group=32"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.
@@ -778,8 +783,12 @@ _CHANGES = {
     "core": _PAGES,
     "edge8": f"cores=8 {_PAGES}",
     "server48": f"cores=48 {_PAGES}",
+    # Weights and entries of 4 bits: a quarter of the bytes that bound a frame.
+    "corex": f"{_PAGES} {_FOUR}",
+    "edge8x": f"cores=8 {_PAGES} {_FOUR}",
+    "server48x": f"cores=48 {_PAGES} {_FOUR}",
     # core with all optional hardware
-    "omni": f"{_PAGES} kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true mask.residuals=true"
+    "omni": f"{_PAGES} {_FOUR} kvmu.block_slots=32 lxe.to_register=true mask.residuals=true"
     f" vpe.features={'+'.join(FEATURES)}",
     "vrex1": _VREX,
     "vrex8": f"cores=8 {_VREX}",

@@ -5,6 +5,7 @@ It runs block by block over a KV cache and leaves keys, values and queries of ev
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
+from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.inputs.video import package_file
@@ -163,6 +166,40 @@ class Decoder:
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {t.name: t for t in reader.tensors}
 
+    def held(self, packed: bool) -> tuple[Sequence[dict[str, Matrix]], Packing | None]:
+        """The layers as a core has them in memory: in the 4 bits of the file if it expands these, else in BF16."""
+        if not packed:
+            whole: Sequence[dict[str, Any]] = self.layers
+            return whole, None
+        layers = self.four_bits()
+        down = layers[0]["ffn_down"]
+        return layers, down.packing if isinstance(down, FourBits) else None
+
+    def four_bits(self) -> list[dict[str, Matrix]]:
+        """The layers as `layers` has them, with matrices of 4-bit weights as the file holds them.
+
+        Raises `ParamError` for a matrix of another type.
+        """
+        _, tensors = self._read()
+        out: list[dict[str, Matrix]] = []
+        for i, whole in enumerate(self.layers):
+            w = {}
+            for name in (k for k in tensors if k.startswith(f"blk.{i}.") and "norm" not in k):
+                w[name.split(".")[2]] = four_bits(tensors[name], f"{Path(self.file[1]).name}: {name}")
+            q, k = (
+                x.outputs(self._turned(x.shape[1], n))
+                for x, n in ((w.pop("attn_q"), self.heads), (w.pop("attn_k"), self.kv_heads))
+            )
+            w["qkv"] = FourBits.beside(q, k, w.pop("attn_v"))
+            w["gate_up"] = FourBits.beside(w.pop("ffn_gate"), w.pop("ffn_up"))
+            out.append(whole | w)
+        return out
+
+    @classmethod
+    def _turned(cls, rows: int, heads: int) -> np.ndarray:
+        """Numbers of the rows of Q or K, as GGUF has them, in the order of the original model."""
+        return cls._unpermute(np.arange(rows)[:, None], heads)[:, 0]
+
     @classmethod
     def _weights(cls, tensors: dict[str, Any], name: str) -> np.ndarray:
         """A tensor of the file, dequantised to fp32. Raises `ValueError` for a number that is not finite."""
@@ -268,6 +305,21 @@ class Decoder:
     def embed(self, text: str) -> np.ndarray:
         """Inputs of the first layer [n, 576] for a text's tokens."""
         return self.inputs(self.tokenizer.encode(text))
+
+
+def four_bits(tensor: Any, name: str) -> FourBits:
+    """The 4-bit weights of a tensor [outputs, inputs] of a GGUF file.
+
+    Raises `ParamError` for a type other than Q4_0 and Q4_1; the message begins with `name`.
+    """
+    rules = {gguf.GGMLQuantizationType.Q4_0: Rule.SCALE, gguf.GGMLQuantizationType.Q4_1: Rule.MINIMUM}
+    kind = tensor.tensor_type
+    check(kind in rules, f"{name}: type", kind.name, "must be Q4_0 or Q4_1, as LOAD expands: take BF16 weights")
+    packing = Packing(rules[kind])
+    blocks = tensor.data.reshape(len(tensor.data), -1, 2 * packing.numbers + 16)
+    scales, q = blocks[..., : 2 * packing.numbers].copy().view("<u2"), blocks[..., 2 * packing.numbers :]
+    numbers = np.concatenate([q & 15, q >> 4], axis=-1).reshape(len(blocks), -1)
+    return FourBits(numbers.T, scales.swapaxes(0, 1), packing)
 
 
 def rotary_table(turns: tuple[float, ...], n: int) -> tuple[np.ndarray, np.ndarray]:

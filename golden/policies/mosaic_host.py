@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
@@ -47,7 +48,7 @@ class MosaicHost:
         plan: MosaicPlan,
         params: MosaicParams,
         shape: Shape,
-        layers: Sequence[dict[str, np.ndarray]],
+        layers: Sequence[dict[str, Matrix]],
         turns: np.ndarray,
         unit: Callable[..., Lxe] = Lxe,
         launch: Callable[[Job], object] | None = None,

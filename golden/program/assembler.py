@@ -42,7 +42,7 @@ rows, words           rows; words of a row (of a VECTOR: of the instruction)    
 stride, x_step        from one row to the next: bytes in memory; words of X in MUL            without a gap
 step                  from one row to the next in X, from one tile to the next in W: words    without a gap
 target                where a LOAD or STORE puts its words                                    W, memory
-wide=1                words of memory or of the stream hold FP32 numbers (to W: codes)        BF16
+wide=1                words of memory or of the stream hold FP32 numbers (to W: expanded)     BF16
 w, x, tiles, chunks   MUL: first word of weights, of activations; tiles; chunks of a row      0, 0, 1, 1
 keep                  numbers used of the last word                                           all
 v_op, a, b, c         VECTOR: operation, and each operand's source, such as STREAM            FMA: a * 1 + (-0)

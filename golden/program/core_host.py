@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import LEVEL, CorePlan
 from openvrex.golden.program.core_model import Core
@@ -34,7 +35,7 @@ class CoreHost(LayersInMemory):
     def __init__(
         self,
         plans: Sequence[CorePlan],
-        layers: Sequence[dict[str, np.ndarray]],
+        layers: Sequence[dict[str, Matrix]],
         planes: Sequence[np.ndarray],
         params: ReSVParams,
         sizes: DreSizes,

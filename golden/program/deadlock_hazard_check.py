@@ -44,6 +44,7 @@ from openvrex.golden.program.isa import (
     expands,
     packs_signs,
     sets_register,
+    unpacks,
     words_taken,
 )
 from openvrex.golden.program.sequencer_model import Issue, bits, register_values, sequence
@@ -424,7 +425,8 @@ class _Playback:
         size = self.fmt.word_bytes
         coded = i.op == Opcode.LOAD and expands(i)
         wide, words = (1, 1) if coded else (1 + i["wide"], i["words"])
-        at = i.addr + np.arange(i["rows"])[:, None] * i["stride"] + np.arange(words) * wide * size
+        stride = size if coded and unpacks(i) else i["stride"]
+        at = i.addr + np.arange(i["rows"])[:, None] * stride + np.arange(words) * wide * size
         return (at.reshape(-1, 1) % (1 << ADDR_BITS)) // size + np.arange(wide)
 
     def _positions(self, e: Engine, i: Issue, count: int) -> np.ndarray:
@@ -474,7 +476,8 @@ class _Playback:
         ]
         at = (i["to"] + step + np.arange(words)).reshape(-1)
         if expands(i):
-            at, positions = expanded_places(i, self.fmt)[1], positions.repeat(self.fmt.code_words.many)
+            source, _, at = expanded_places(i, self.fmt)
+            positions = positions[source]
         self._touch(Engine.LOAD, "X" if i["target"] == LoadTo.X else "W", at, positions, clock, write=True)
 
     def _mul(self, i: Issue) -> Iterator[None]:

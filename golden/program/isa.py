@@ -56,6 +56,8 @@ from typing import Any
 
 import numpy as np
 
+from openvrex.golden.arithmetic import packed_weights
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import VectorFormat
 from openvrex.golden.function_params import BUDGET_BITS, DotFormat, ScoreFormat, check
@@ -88,6 +90,7 @@ class LxeFormat:
     to_register: bool = False  # STORE can set a register
     codes: int = 0  # numbers of a key's code that LOAD expands into W; 0: none
     newest: bool = False  # keys that STORE sends to the HCU may look at its newest clusters alone
+    weights: bool = False  # LOAD can expand 4-bit weights into W
 
     @property
     def dot(self) -> DotFormat:
@@ -133,7 +136,9 @@ class LoadTo(IntEnum):
 
     # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a row is
     # one word of memory that holds codes of keys, and becomes `CodeWords.many` words of W. Those of all rows, one
-    # behind the other, go to W as rows of `words` words do (`expanded_places`).
+    # behind the other, go to W as rows of `words` words do (`expanded_places`). With a `stride` of 1 to 7, on an LXE
+    # with `lxe.weights`, the rows are adjacent words of 4-bit weights (`golden.arithmetic.packed_weights`), and become
+    # `Packing.makes` words of W. The last row holds weights, not scales.
     W = 0
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j
@@ -359,20 +364,30 @@ def words_taken(i: Any, fmt: LxeFormat) -> int:
 
 
 def expands(i: Any) -> bool:
-    """Whether a LOAD expands codes, where there are any. `i`: a LOAD, or what has its fields by name."""
+    """Whether a LOAD expands codes or weights, where there are any. `i`: a LOAD, or what has its fields by name."""
     return i["target"] == LoadTo.W and bool(i["wide"])
 
 
-def expanded_places(i: Any, fmt: LxeFormat) -> tuple[np.ndarray, np.ndarray]:
-    """Tree and word of W of each word that a LOAD of codes makes. `i`: the LOAD with its counts as they are."""
-    row, j = np.divmod(np.arange(i["rows"] * fmt.code_words.many), i["words"])
-    return row % fmt.lanes, i["to"] + row // fmt.lanes * i["step"] + j
+def unpacks(i: Any) -> bool:
+    """Whether a LOAD that expands takes weights, not codes, where there are any. `i`: as of `expands`."""
+    return expands(i) and i["stride"] < 8 and i["stride"] & 3 > 0
+
+
+def expanded_places(i: Any, fmt: LxeFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the words that a LOAD makes come from and go: the row, the tree and the word of W of each.
+
+    i : a LOAD that expands, with its counts as they are
+    """
+    source = Packing.of(i["stride"]).sources(i["rows"]) if unpacks(i) else np.arange(i["rows"])
+    source = source.repeat(packed_weights.WORDS if unpacks(i) else fmt.code_words.many)
+    row, j = np.divmod(np.arange(len(source)), i["words"])
+    return source, row % fmt.lanes, i["to"] + row // fmt.lanes * i["step"] + j
 
 
 def words_read(i: Any, fmt: LxeFormat) -> int:
     """Words of memory that a LOAD reads, FP32 ones as two. `i`: a LOAD with its counts as they are."""
     once = fmt.codes and i["target"] == LoadTo.W and i["words"] == 1 and not i["stride"] and i["rows"] <= fmt.lanes
-    if fmt.codes and expands(i):
+    if expands(i):
         return i["rows"]
     return (1 if once else i["rows"] * i["words"]) << i["wide"]
 

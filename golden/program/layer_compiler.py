@@ -51,6 +51,7 @@ from typing import Any
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.packed_weights import Matrix, part, vector
 from openvrex.golden.function_params import check
 from openvrex.golden.program.attention_stages import AttentionCompiler
 from openvrex.golden.program.isa import LxeFormat
@@ -128,7 +129,7 @@ class LayerPlan(Plan):
         self.weights.add("norm1_weight", (s.width,), BF16)
         self.weights.add("norm2_weight", (s.width,), BF16)
         for name in (name for name in GEMMS if name in self.cuts):
-            self.weights.add(f"{name}_weight", self.cuts[name].weights(n), BF16)
+            self.weights.add_weights(f"{name}_weight", self.cuts[name], n, shape.packing)
         self._entry_arrays()
         self._more_arrays()
         self.arrays = self.work.arrays | self.weights.arrays | self.kv.arrays | self._views
@@ -167,6 +168,7 @@ class LayerPlan(Plan):
 
     def _check(self) -> None:
         s, f = self.shape, self.fmt
+        check(f.weights or s.packing is None, "lxe.weights", f.weights, "must be true for 4-bit weights")
         n, half = f.lanes, f.w_depth // 2
         for name in ("width", "head_size", "ffn"):
             value = getattr(s, name)
@@ -267,13 +269,14 @@ class LayerPlan(Plan):
             "tails": np.where(unused, -np.inf, 0.0).astype(BF16).reshape(rows, 2, n),
         }
 
-    def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def pack(self, layer: dict[str, Matrix]) -> dict[str, np.ndarray]:
         """The arrays of weights by name, from a layer as `golden.inputs.decoder` keeps it ([inputs, outputs])."""
+        gate, up = (part(layer["gate_up"], outputs=x) for x in np.arange(2 * self.shape.ffn).reshape(2, -1))
         return {
-            "norm1_weight": to_bf16(layer["attn_norm"]),
-            "norm2_weight": to_bf16(layer["ffn_norm"]),
+            "norm1_weight": to_bf16(vector(layer["attn_norm"])),
+            "norm2_weight": to_bf16(vector(layer["ffn_norm"])),
             "qkv_weight": self.matrix("qkv", layer["qkv"]),
             "output_weight": self.matrix("output", layer["attn_output"]),
-            "gate_up_weight": self.matrix("gate_up", *np.split(layer["gate_up"], 2, axis=1)),
+            "gate_up_weight": self.matrix("gate_up", gate, up),
             "down_weight": self.matrix("down", layer["ffn_down"]),
         }

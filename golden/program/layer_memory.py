@@ -5,6 +5,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.function_params import check, check_ints
 
 
@@ -38,6 +40,7 @@ class LayerShape:
     recent: int = 256  # slots of the ring of the latest entries
     entries: int = 256  # most entries behind the ring
     epsilon: float = 1e-5  # of the RMS norms
+    packing: Packing | None = None  # of the weights of its GEMMs, of 4 bits each; None: BF16
 
     def __post_init__(self):
         check_ints(self)
@@ -102,6 +105,7 @@ class Array:
     shape: tuple[int, ...]
     dtype: type
     base: int = 0
+    packing: Packing | None = None  # of an array of 4-bit weights, which is bytes
 
     @property
     def size(self) -> int:
@@ -121,11 +125,19 @@ class Space:
         self.align, self.base, self.size = align, base, 0
         self.arrays: dict[str, Array] = {}
 
-    def add(self, name: str, shape: tuple[int, ...], dtype: type) -> Array:
+    def add(self, name: str, shape: tuple[int, ...], dtype: type, packing: Packing | None = None) -> Array:
         """Place a new array behind the others."""
-        a = self.arrays[name] = Array(name, self.size, shape, dtype, self.base)
+        a = self.arrays[name] = Array(name, self.size, shape, dtype, self.base, packing)
         self.size += -(-a.size // self.align) * self.align
         return a
+
+    def add_weights(self, name: str, cut: "Tiling", lanes: int, packing: Packing | None) -> Array:
+        """Place the weights of a GEMM in the order in which they are loaded."""
+        blocks, slices, outputs, numbers = cut.weights(lanes)
+        if packing is None:
+            return self.add(name, (blocks, slices, outputs, numbers), BF16)
+        words = packing.read(outputs * numbers // lanes)
+        return self.add(name, (blocks, slices, words, 2 * lanes), np.uint8, packing)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,6 @@ class LayerCompiler(Compiler):
         n, tokens = self.fmt.lanes, self.shape.tokens
         segment = x.shape[-1]
         numbers, many = cut.words * n, tokens * cut.tiles
-        size = cut.tiles * n * numbers  # weights of a step
         row = y.shape[-1]
         wide = y.dtype == np.float32
         residual = add or (wide and not part)
@@ -69,7 +68,7 @@ class LayerCompiler(Compiler):
                 w_at, x_at = self.turn()
                 step = block * cut.slices + k
                 of_step = {"step": cut.words}
-                self.load(weight, step * size, cut.tiles * n, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, **of_step)
+                self.weights(weight, step, cut, w_at)
                 which, rest = divmod(first + k * numbers, segment)
                 at = which * tokens * segment + rest
                 self.load(x, at, tokens, cut.words, segment, LoadTo.X, (), (FULL,), to=x_at, **of_step)
@@ -90,6 +89,17 @@ class LayerCompiler(Compiler):
             if up:
                 self.vector(many, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
             self.give(y, to, cut.tiles, rows=tokens, stride=row)
+
+    def weights(self, weight: Array, step: int, cut: Tiling, to: int) -> None:
+        """LOAD the weights of a step of a GEMM to words `to` and behind of W, from numbers or from 4-bit weights."""
+        n, of_step = self.fmt.lanes, {"to": to, "step": cut.words}
+        if weight.packing is None:
+            rows, numbers = cut.tiles * n, cut.words * n
+            self.load(weight, step * rows * numbers, rows, cut.words, numbers, LoadTo.W, (FREE,), **of_step)
+            return
+        _, _, words, size = weight.shape
+        of_step["wide"] = 1
+        self.load(weight, step * words * size, words, cut.words, weight.packing.code, LoadTo.W, (FREE,), **of_step)
 
     def total(self, parts: Array, y: Array, columns: range) -> None:
         """Add partial products to `columns` of y: y + part 0 + part 1 and so on, each sum rounded to FP32.

@@ -20,6 +20,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic.dot import CHUNKS, dot
 from openvrex.golden.arithmetic.numerics import BF16
+from openvrex.golden.arithmetic.packed_weights import Packing, expanded
 from openvrex.golden.arithmetic.vector import Machine, Step
 from openvrex.golden.program.bus_memory import BusError, Memory, Region
 from openvrex.golden.program.deadlock_hazard_check import Hazard, Order, play, simulate
@@ -42,6 +43,7 @@ from openvrex.golden.program.isa import (
     expands,
     packs_signs,
     sets_register,
+    unpacks,
     words_taken,
 )
 from openvrex.golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
@@ -232,13 +234,18 @@ class Lxe:
         return rows * words
 
     def _expand(self, i: Issue) -> int:
-        """LOAD codes. The words of W that a word of memory holds are defined if all of it is."""
-        own, rows = self.fmt.code_words, i["rows"]
-        data, known = self.memory.words(i.addr, rows, self.fmt.word_bytes, i["stride"])
-        tree, word = expanded_places(i, self.fmt)
-        self.w[tree, word] = own.expanded(data).reshape(-1, self.fmt.lanes)
-        self.w_known[tree, word] = known.all(axis=1).repeat(own.many)[:, None]
-        return rows * own.many
+        """LOAD codes or weights. A word of W is defined if the word of memory that holds it is, and its scales."""
+        rows, size = i["rows"], self.fmt.word_bytes
+        source, tree, word = expanded_places(i, self.fmt)
+        data, known = self.memory.words(i.addr, rows, size, size if unpacks(i) else i["stride"])
+        whole = np.asarray(known.all(axis=1))
+        if unpacks(i):
+            own = Packing.of(i["stride"])
+            made, whole = expanded(data, own), whole & whole[np.arange(rows) // own.words * own.words]
+        else:
+            made = self.fmt.code_words.expanded(data).reshape(-1, self.fmt.lanes)
+        self.w[tree, word], self.w_known[tree, word] = made, whole[source, None]
+        return len(word)
 
     def _mul(self, i: Issue) -> int:
         lanes, rows, tiles, chunks = self.fmt.lanes, i["rows"], i["tiles"], i["chunks"]

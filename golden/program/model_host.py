@@ -37,6 +37,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.head_compiler import HeadPlan
@@ -55,7 +56,7 @@ HEAD = "head"  # the phase behind the last layer
 class Weights:
     """A decoder's weights.
 
-    layers : of each layer, as `golden.inputs.decoder` keeps them
+    layers : of each layer, as `golden.inputs.decoder` keeps them, or as its `four_bits` does
     matrices : of each layer's retrieval: hyperplanes [n_hp, KV heads * head size], or those of coded pages
     norm : of the last norm, [width]
     embeddings : [vocabulary, width]
@@ -63,7 +64,7 @@ class Weights:
     head : language head [vocabulary, width]; None: the embeddings
     """
 
-    layers: Sequence[dict[str, np.ndarray]]
+    layers: Sequence[dict[str, Matrix]]
     matrices: Sequence[np.ndarray | KeyMatrices]
     norm: np.ndarray
     embeddings: np.ndarray

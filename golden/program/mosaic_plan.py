@@ -212,7 +212,7 @@ class FramePlan(MosaicPlan):
 
     def __init__(self, width: int, tokens: int, fmt: LxeFormat, clusters: int, frames: int, members: int, limit: Limit):
         recent = members + clusters
-        sizes = {"width": width, "head_size": width, "ffn": width, "tokens": 1, "recent": recent}
+        sizes: dict[str, Any] = {"width": width, "head_size": width, "ffn": width, "tokens": 1, "recent": recent}
         self.shape, self.fmt = LayerShape(heads=1, kv_heads=1, entries=0, **sizes), fmt
         self._sized(self.shape, fmt, clusters, fmt.lanes, frames, members, limit)
         align = max(4096, 4 * fmt.lanes)

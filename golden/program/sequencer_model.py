@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from openvrex.golden.arithmetic.dot import CHUNKS
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Swap
 from openvrex.golden.program.isa import (
@@ -28,6 +29,7 @@ from openvrex.golden.program.isa import (
     expanded_places,
     expands,
     sets_register,
+    unpacks,
 )
 
 COUNTS = {  # fields that are encoded as one less than the number they stand for
@@ -249,18 +251,21 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
             need(to < REGISTERS, f"to={to}: must be below {REGISTERS} for a register")
             need(step < 32, f"step={step}: must be below 32, a shift of a register's number")
             return
-        coded = i.op == Opcode.LOAD and bool(fmt.codes) and expands(i)
+        packed = i.op == Opcode.LOAD and fmt.weights and unpacks(i)
+        coded = packed or (i.op == Opcode.LOAD and bool(fmt.codes) and expands(i))
         newest = i.op == Opcode.STORE and target == StoreTo.HASH and fmt.newest
         need(through or coded or newest or not i["wide"], "wide: FP32 words go between memory and VPE only: set wide=0")
         if i.op == Opcode.STORE and target == StoreTo.HASH:
             return
         size = fmt.word_bytes
-        for name, value in (("addr", i.addr), ("stride", i["stride"])):
+        for name, value in (("addr", i.addr), ("stride", 0 if packed else i["stride"])):
             need(value % size == 0, f"{name}={value:#x}: must be a multiple of a word's {size} bytes")
         if through:
             return
+        ends = not packed or Packing.of(i["stride"]).fits(rows)
+        need(ends, f"rows={rows - 1}: the last word must hold weights, not scales")
         if i.op == Opcode.LOAD and target == LoadTo.W:
-            size = int(expanded_places(i, fmt)[1].max()) - to + 1 if coded else (rows - 1) // fmt.lanes * step + words
+            size = int(expanded_places(i, fmt)[2].max()) - to + 1 if coded else (rows - 1) // fmt.lanes * step + words
             within("to", "W", to, size, fmt.w_depth)
         elif i.op == Opcode.LOAD and target == LoadTo.COLUMN:
             need(words == 1, f"words={words - 1}: must be 0, as a row of a COLUMN is one word")

@@ -60,6 +60,7 @@ from typing import Any
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.packed_weights import Matrix, part, vector
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
@@ -192,7 +193,9 @@ class SharePlan(CorePlan):
         words = 0
         if name == "qkv":
             few = min(self.fmt.w_depth // 8, self.fmt.x_depth // 2 // w.tokens)
-            words = max(d for d in divisors(len(p.words)) if d <= max(1, few))
+            group = w.packing.group if w.packing else 1
+            fits = [d for d in divisors(len(p.words)) if d <= max(1, few) and d * n % group == 0]
+            words = max(fits, default=0)  # 0: `_cut` finds none either, and says so
         elif self.shares.members == 1:
             words = self._cut(w.ffn if gates > 1 else w.width, length, segment, gates).words
         return self._cut(len(p.tiles) * n, length, segment, gates, words)
@@ -243,7 +246,9 @@ class SharePlan(CorePlan):
         sizes = [2 * self.whole.width] * 2
         for name in GEMMS:
             p = self.shares.product(name, core)
-            sizes.append(len(p.tiles) * len(p.words) * n * n * 2 * (2 if name == "gate_up" else 1))
+            words = len(p.tiles) * len(p.words) * n * (2 if name == "gate_up" else 1)  # of W
+            packing = self.whole.packing
+            sizes.append((words if packing is None else packing.read(words)) * n * 2)
         return sum(-(-size // align) * align for size in sizes)
 
     def _more_arrays(self) -> None:
@@ -329,7 +334,7 @@ class SharePlan(CorePlan):
         out = self.program(own[0], own[-1])
         return [*out[:-1], Instruction(Opcode.HALT, {"leave": 1})] if name == "guess" else out
 
-    def pack(self, layer: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def pack(self, layer: dict[str, Matrix]) -> dict[str, np.ndarray]:
         """The core's arrays of weights of a layer by name, without those of its tables (`pack_table`).
 
         layer : the whole layer, as `golden.inputs.decoder` keeps it
@@ -338,19 +343,19 @@ class SharePlan(CorePlan):
         rows = _columns(self.shares.order, w.group * w.head_size)
         ffn = self._numbers("gate_up")[1]
         matrices = {
-            "output": [layer["attn_output"][rows]],
-            "gate_up": [layer["gate_up"][:, ffn], layer["gate_up"][:, w.ffn + ffn]],
+            "output": [part(layer["attn_output"], rows)],
+            "gate_up": [part(layer["gate_up"], outputs=x) for x in (ffn, w.ffn + ffn)],
             "down": [layer["ffn_down"]],
         }
         for name in ("output", "down"):
             inputs, columns = self._numbers(name)
-            matrices[name] = [matrices[name][0][np.ix_(inputs, columns)]]
+            matrices[name] = [part(matrices[name][0], inputs, columns)]
         out = {name: self.matrix(name.removesuffix("_weight"), *x) for name, x in matrices.items()}
-        norms = {"norm1_weight": layer["attn_norm"], "norm2_weight": layer["ffn_norm"]}
+        norms = {"norm1_weight": vector(layer["attn_norm"]), "norm2_weight": vector(layer["ffn_norm"])}
         return {name: to_bf16(x) for name, x in norms.items()} | {f"{name}_weight": x for name, x in out.items()}
 
     def pack_table(
-        self, layer: dict[str, np.ndarray], matrices: np.ndarray | KeyMatrices, group: int = 0
+        self, layer: dict[str, Matrix], matrices: np.ndarray | KeyMatrices, group: int = 0
     ) -> dict[str, np.ndarray]:
         """The arrays of weights that belong to one of the core's tables, by name.
 
@@ -361,7 +366,7 @@ class SharePlan(CorePlan):
         values = w.kv_heads * w.head_size + keys
         columns = np.concatenate([_columns(heads, w.group * w.head_size), keys, values])
         own = columns[self._numbers("qkv")[1]]
-        out = {"qkv_weight": self.matrix("qkv", layer["qkv"][:, own])}
+        out = {"qkv_weight": self.matrix("qkv", part(layer["qkv"], outputs=own))}
         if isinstance(matrices, KeyMatrices):
             return out | self.index.constants(KeyMatrices(matrices.code[heads], matrices.query[heads]))
         return out | {"hash_weight": self.planes(matrices[:, _columns(heads, w.head_size)])}

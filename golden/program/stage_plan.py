@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Matrix, pack
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, words_read
@@ -102,7 +103,7 @@ class Plan:
 
         given : words of a slice; those of the best cut if not given
         """
-        f, tokens = self.fmt, self.shape.tokens
+        f, tokens, packing = self.fmt, self.shape.tokens, self.shape.packing
         self._check_tokens()
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
@@ -110,9 +111,13 @@ class Plan:
             for words in [given] if given else divisors(segment // f.lanes):
                 if tiles * words > f.w_depth // 2 or tokens * words > f.x_depth // 2:
                     continue
+                if packing and words * f.lanes % packing.group:
+                    continue
                 cut = Tiling(gates * n_tiles // tiles, tiles, k // words, words)
                 odd = 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
                 cuts.append((cut.blocks * (tokens * k + 32 * cut.slices) * odd, cut))
+        group = packing.group if packing else 0
+        check(bool(cuts), "group", group, f"must divide a slice of {length} weights: take groups of {GROUPS[0]}")
         return min(cuts, key=lambda x: x[0])[1]
 
     def _check_tokens(self) -> None:
@@ -208,8 +213,26 @@ class Plan:
                 out.words += i["words"]
         return out
 
-    def matrix(self, name: str, *parts: np.ndarray) -> np.ndarray:
-        """The weights of the GEMM `name` in the order in which they are loaded, from matrices [inputs, outputs]."""
-        blocks, slices, rows, numbers = self[f"{name}_weight"].shape
-        cut = [to_bf16(w.T).reshape(-1, rows, slices, numbers).swapaxes(1, 2) for w in parts]
-        return np.stack(cut, axis=1).reshape(blocks, slices, rows, numbers)
+    def matrix(self, name: str, *parts: Matrix) -> np.ndarray:
+        """The weights of the GEMM `name` in the order in which they are loaded, from matrices [inputs, outputs].
+
+        Raises `ParamError` where the plan has 4-bit weights and a matrix has not, or has others.
+        """
+        array, cut = self[f"{name}_weight"], self.cuts[name]
+        steps, rows, words = (cut.blocks, cut.slices), cut.tiles * self.fmt.lanes, cut.words
+
+        def ordered(some: list[np.ndarray], numbers: int) -> np.ndarray:
+            """Matrices [outputs, inputs, ...] as [steps, outputs of a step, numbers, ...]."""
+            each = [x.reshape(-1, rows, cut.slices, numbers, *x.shape[2:]).swapaxes(1, 2) for x in some]
+            return np.stack(each, axis=1).reshape(-1, rows, numbers, *some[0].shape[2:])
+
+        if array.packing is None:
+            bits = [to_bf16(w.bf16 if isinstance(w, FourBits) else w).T for w in parts]
+            return ordered(bits, words * self.fmt.lanes).reshape(array.shape)
+        own = [w for w in parts if isinstance(w, FourBits) and w.packing == array.packing]
+        check(len(own) == len(parts), f"{name} weights", "others", f"must be 4-bit weights of {array.packing}")
+        q = ordered([w.q.T for w in own], words * self.fmt.lanes).reshape(*steps, -1, self.fmt.lanes)
+        numbers = words * self.fmt.lanes // array.packing.group
+        scales = ordered([w.scales.swapaxes(0, 1) for w in own], numbers).reshape(*steps, -1, array.packing.numbers)
+        out = [pack(q[at], scales[at], array.packing) for at in np.ndindex(*steps)]
+        return np.stack(out).reshape(array.shape)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.core_model import Core
@@ -51,7 +52,7 @@ class SystemHost(SystemMap):
         shape: LayerShape,
         fmt: LxeFormat,
         retrieval: RetrievalShape,
-        layers: Sequence[dict[str, np.ndarray]],
+        layers: Sequence[dict[str, Matrix]],
         matrices: Sequence[np.ndarray | KeyMatrices],
         params: ReSVParams,
         sizes: DreSizes,
@@ -77,9 +78,7 @@ class SystemHost(SystemMap):
         self.fetched = np.zeros((shares.teams, len(layers), shares.groups), int)  # entries, of each table
         self._write_weights(layers, matrices)
 
-    def _write_weights(
-        self, layers: Sequence[dict[str, np.ndarray]], matrices: Sequence[np.ndarray | KeyMatrices]
-    ) -> None:
+    def _write_weights(self, layers: Sequence[dict[str, Matrix]], matrices: Sequence[np.ndarray | KeyMatrices]) -> None:
         for i, plans in enumerate(self.plans):
             for k, (plan, layer, own) in enumerate(zip(plans, layers, matrices, strict=True)):
                 for name, x in plan.pack(layer).items():

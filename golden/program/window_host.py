@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.arithmetic.state_space import HistoryBranch
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction, LxeFormat
@@ -56,7 +57,7 @@ class WindowHost(LayersInMemory):
     def __init__(
         self,
         plan: WindowPlan,
-        layers: Sequence[dict[str, np.ndarray]],
+        layers: Sequence[dict[str, Matrix]],
         turns: np.ndarray,
         unit: Callable[[LxeFormat, Memory], Lxe] = Lxe,
         branches: Sequence[HistoryBranch] = (),

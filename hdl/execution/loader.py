@@ -5,12 +5,14 @@ from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
+from openvrex.golden.arithmetic.packed_weights import GROUPS, WORDS, Packing, Rule
 from openvrex.golden.program.isa import SEMAPHORES, LoadTo
 from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
 from openvrex.hdl.execution.code_expander import CodeExpander
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
 from openvrex.hdl.execution.vpe import word_layout
+from openvrex.hdl.execution.weight_expander import WeightExpander, slots
 from openvrex.hdl.instruction_layouts import done_layout, transfer_layout
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, bits_for
@@ -29,9 +31,14 @@ class Loader(Unit):
     words, expanded, a cycle each. Those of all rows fill tree after tree, `words` words of each. And a row of one word
     with stride 0 is read once: its word goes to a tree a cycle.
 
+    With `lxe.weights`, a LOAD to W with `wide` and a stride of 1 to 3 or 5 to 7 reads adjacent words of 4-bit weights
+    (`golden.arithmetic.packed_weights`), whose words of W go as those of codes do. The loader holds a word of scales,
+    and takes the rest beat by beat: each is one word of W or several, of which one enters the expander
+    (`hdl.execution.weight_expander`) a cycle. The next instruction's words wait until the last one has left it.
+
     Faults come in the order of the words: an error response; an address or a stride that is no multiple of 2 * lanes
     bytes; a word outside its scratchpad; a COLUMN row of more than one word; `wide` but for LoadTo.VECTOR
-    (and, with `lxe.codes`, W). The pulse
+    (and, with `lxe.codes` or `lxe.weights`, W); a word of scales that no weights follow. The pulse
     comes in the cycle in which the beat is taken, or in which it or the instruction would have been next. The loader
     does not hand on the word at fault, and takes nothing more until `stop`. While `stop` is high it begins no burst,
     and drops the beats in flight; once `busy` is low, a reset is safe for the bus.
@@ -76,6 +83,9 @@ class Loader(Unit):
     def __init__(self, p: CoreParams):
         self.beats = word_beats(p)
         self.codes = p.lxe_format().code_words if p.lxe.codes else None
+        self.packs = p.lxe.weights
+        self.parts = p.lxe.codes > 0 or self.packs  # words may go to W part after part
+        self.many = 2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0  # words of W of a beat of 4-bit weights
         super().__init__(
             p,
             {
@@ -97,6 +107,9 @@ class Loader(Unit):
         """Formulas for the manifest."""
         beats = word_beats(p)
         codes = f"{p.lxe_format().code_words.many + beats - 1} a word of codes, " if p.lxe.codes else ""
+        many = 2 * p.lxe.bus_bytes // p.dpe.n_w
+        scales = f"1 a word of W of 4-bit weights and {1 + max(0, beats - many)} a word of scales, "
+        codes += scales if p.lxe.weights else ""
         return {
             "burst_latency": "2 from an instruction to its first burst",
             "word_latency": "1 from a word's last beat to the word",
@@ -105,9 +118,9 @@ class Loader(Unit):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p, self.codes)
+        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p, self.codes, self.many)
         bursts = m.submodules.bursts = Bursts(p, joined=True)
-        queue = m.submodules.queue = SyncFIFO(width=_work_layout(p.lxe.codes > 0).size, depth=p.lxe.queue)
+        queue = m.submodules.queue = SyncFIFO(width=_work_layout(p).size, depth=p.lxe.queue)
 
         self._accept(m, bursts, queue, asked, out)
         self._ask(m, bursts, asked, out)
@@ -121,7 +134,7 @@ class Loader(Unit):
             instructions=self.done.valid,
             bursts=asked.asks,
             beats=self.r.valid & self.r.ready,
-            words=out.full & out.went if self.codes else out.taken & out.sends,
+            words=out.full & out.went if self.parts else out.taken & out.sends,
             waits=self.r.valid & ~self.r.ready,
         )
         return m
@@ -133,7 +146,7 @@ class Loader(Unit):
         m.d.comb += [
             bad.eq(
                 c.addr[:grid].any()
-                | c.stride[:grid].any()
+                | (c.stride[:grid].any() & ~asked.packed if self.packs else c.stride[:grid].any())
                 | (c.wide & (c.target != LoadTo.VECTOR) & ~asked.coded)
                 | ((c.target == LoadTo.COLUMN) & (c.words != 0))
             ),
@@ -146,19 +159,31 @@ class Loader(Unit):
             entry.bad.eq(bad),
             *(bursts.c.payload[name].eq(c[name]) for name, _ in rows_layout()),
         ]
-        if self.codes:
-            to_w = c.target == LoadTo.W
+        to_w = c.target == LoadTo.W
+        if self.packs:
             m.d.comb += [
-                asked.coded.eq(to_w & c.wide),
+                asked.packed.eq(to_w & c.wide & ~c.stride[3:].any() & c.stride[:2].any()),
+                entry.packed.eq(asked.packed),
+                entry.packing.eq(c.stride),
+            ]
+        if self.parts:
+            m.d.comb += [
+                asked.coded.eq(to_w & c.wide if self.codes else asked.packed),
                 entry.coded.eq(asked.coded),
                 entry.wide.eq(c.wide & ~asked.coded),  # a word of codes has the bytes of a word of BF16 numbers
                 bursts.c.payload.wide.eq(entry.wide),
-                entry.once.eq(to_w & ~c.wide & (c.stride == 0) & (c.words == 0) & (c.rows < self.p.dpe.n_h)),
             ]
+        if self.codes:
+            m.d.comb += entry.once.eq(to_w & ~c.wide & (c.stride == 0) & (c.words == 0) & (c.rows < self.p.dpe.n_h))
+        if self.parts:
             with m.If(asked.coded):
                 m.d.comb += bursts.c.payload.words.eq(0)
+        if self.codes:
             with m.If(entry.once):
                 m.d.comb += bursts.c.payload.rows.eq(0)
+        if self.packs:
+            with m.If(asked.packed):
+                m.d.comb += bursts.c.payload.stride.eq(2 * self.p.dpe.n_w)
 
     def _ask(self, m: Module, bursts: Bursts, asked: "_Bursts", out: "_Out") -> None:
         """Offers bursts as long as the number in flight allows."""
@@ -194,8 +219,14 @@ class Loader(Unit):
         if self.codes:
             with m.If(work.once):
                 m.d.comb += at.last.eq(1)
+        if self.parts:
             with m.If(work.coded):  # each part finds its own place
-                m.d.comb += at.outside.eq(work.bad)
+                m.d.comb += at.outside.eq(work.bad | (at.scales & at.last) if self.packs else work.bad)
+        if self.packs:
+            m.d.comb += [
+                at.early.eq(at.scales & ~at.whole & ~at.first),  # the words in hand need scales of the last beat
+                at.loads.eq(Mux(work.packed, ~at.scales, at.whole)),
+            ]
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Takes a beat if its word has a place, or drops it after `stop`."""
@@ -207,20 +238,22 @@ class Loader(Unit):
         m.d.comb += [
             out.sends.eq(word.to_w | word.to_x | word.to_v),
             out.went.eq(
-                (word.to_w & self.w.ready & ~out.stays) | (word.to_x & self.x.ready) | (word.to_v & self.v.ready)
+                (word.to_w & (Mux(word.packed, out.moves, self.w.ready) if self.packs else self.w.ready) & ~out.stays)
+                | (word.to_x & self.x.ready)
+                | (word.to_v & self.v.ready)
             ),
-            out.taken.eq(out.full & (out.went | ~out.sends) & out.ends),
+            out.taken.eq(out.full & (out.leaves if self.packs else (out.went | ~out.sends) & out.ends)),
             out.free.eq(~out.full | out.taken),
             works.eq(at.active & ~out.failed & ~self.stop),
             self.fault.range.eq((works & ~work.skip & at.outside) | out.outside),
-            takes.eq(works & ~work.skip & ~at.outside & out.free),
+            takes.eq(works & ~work.skip & ~at.outside & (out.free | at.early if self.packs else out.free)),
             self.r.ready.eq(takes | self.stop),
             error.eq(takes & self.r.valid & self.r.payload.resp[1]),
             self.fault.bus.eq(error),
             at.whole.eq(at.beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
             out.fills.eq(takes & self.r.valid & ~error),
             passes.eq(works & work.skip & out.free),
-            out.loads.eq((out.fills & at.whole) | passes),
+            out.loads.eq((out.fills & (at.loads if self.packs else at.whole)) | passes),
             out.finish.eq((out.fills & at.whole & at.last) | passes),
             self.done.valid.eq(out.taken & word.last),
             self.done.signal.eq(word.signal),
@@ -230,11 +263,16 @@ class Loader(Unit):
     def _fill(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Collects the beats of a word in the register from which it is offered."""
         word, work = out.out, at.work
+        beat = self.r.payload.data
         with m.If(out.fills):
-            m.d.sync += [
-                out.numbers.word_select(at.beat, 8 * self.p.lxe.bus_bytes).eq(self.r.payload.data),
-                at.beat.eq(Mux(at.whole, 0, at.beat + 1)),
-            ]
+            if not self.packs:
+                m.d.sync += out.numbers.word_select(at.beat, len(beat)).eq(beat)
+            m.d.sync += at.beat.eq(Mux(at.whole, 0, at.beat + 1))
+        if self.packs:  # scales have a register of their own; each beat of weights goes to the first places
+            with m.If(out.fills & at.scales):
+                m.d.sync += out.scales.word_select(at.beat[: bits_for(self.beats)], len(beat)).eq(beat)
+            with m.If(out.fills & ~at.scales):
+                m.d.sync += out.numbers.word_select(Mux(work.packed, 0, at.beat), len(beat)).eq(beat)
         with m.If(out.free):
             m.d.sync += out.full.eq(out.loads)
         with m.If(out.loads):
@@ -243,14 +281,17 @@ class Loader(Unit):
                 word.to_x.eq(at.to_x & ~work.skip),
                 word.to_v.eq(at.to_v & ~work.skip),
                 word.column.eq(at.column),
-                word.last.eq(at.last | work.skip),
+                word.last.eq((at.last & at.whole if self.packs else at.last) | work.skip),
                 word.tree.eq(at.tree),
                 word.addr.eq(at.addr),
                 word.signal.eq(work.signal),
-                at.word.eq(at.word + 1),
             ]
-            if self.codes:
-                more = Mux(work.coded, self.codes.many - 1, Mux(work.once, work.rows, 0))
+            if not self.packs:
+                m.d.sync += at.word.eq(at.word + 1)
+            if self.parts:
+                more = Mux(work.once, work.rows, 0) if self.codes else Const(0)
+                more = Mux(work.coded, self.codes.many - 1, more) if self.codes else more
+                more = Mux(work.packed, self.many - 1, more) if self.packs else more
                 m.d.comb += [out.begins.eq(at.first), out.to.eq(work.to), out.words.eq(work.words)]
                 m.d.sync += [
                     at.first.eq(0),
@@ -259,7 +300,25 @@ class Loader(Unit):
                     word.words.eq(work.words),
                     word.step.eq(work.step),
                 ]
-            self._next_row(m, at)
+            if self.packs:
+                own = {"packed": work.packed & ~work.skip, "rule": work.packing[:2], "groups": work.packing[2]}
+                m.d.sync += [word[name].eq(value) for name, value in own.items()]
+            else:
+                self._next_row(m, at)
+        if self.packs:
+            with m.If((out.fills & at.whole) | (out.loads & work.skip)):
+                m.d.sync += at.word.eq(at.word + 1)
+                self._next_row(m, at)
+            self._next_of_pack(m, at, out)
+
+    def _next_of_pack(self, m: Module, at: "_Work", out: "_Out") -> None:
+        """Counts the words of a pack of weights, of which scales are the first."""
+        packing = at.work.packing
+        lengths = [[Packing(rule, group).words - 2 for rule in (Rule.SCALE, Rule.ZERO)] for group in GROUPS]
+        length = Mux(packing[2], *(Mux(packing[1], pair, one) for one, pair in reversed(lengths)))
+        with m.If(out.fills & at.whole & at.work.packed):
+            m.d.sync += [at.scales.eq(~at.scales & (at.left == 0)), at.left.eq(Mux(at.scales, length, at.left - 1))]
+        m.d.comb += out.new_pack.eq(out.fills & at.whole & at.scales)
 
     def _next_row(self, m: Module, at: "_Work") -> None:
         """Moves to the next row: to the next tree or, behind the last tree, to the next address."""
@@ -273,7 +332,7 @@ class Loader(Unit):
 
     def _next_instruction(self, m: Module, queue: SyncFIFO, at: "_Work", out: "_Out") -> None:
         m.d.comb += queue.r_en.eq(~at.active | out.finish)
-        head = data.View(_work_layout(self.p.lxe.codes > 0), queue.r_data)
+        head = data.View(_work_layout(self.p), queue.r_data)
         with m.If(queue.r_en):
             m.d.sync += [
                 at.active.eq(queue.r_rdy),
@@ -283,14 +342,18 @@ class Loader(Unit):
                 at.tree.eq(0),
                 at.base.eq(head.to),
             ]
-            if self.codes:
+            if self.parts:
                 m.d.sync += at.first.eq(1)
+            if self.packs:
+                m.d.sync += at.scales.eq(head.packed)
 
     def _hand_on(self, m: Module, out: "_Out") -> None:
         """Offers the word on the port of its destination."""
         word, full, numbers = out.out, out.full, out.numbers
         m.d.comb += [
-            self.w.valid.eq(full & word.to_w & ~out.stays),
+            self.w.valid.eq(
+                full & word.to_w & ~out.stays & ~word.packed if self.packs else full & word.to_w & ~out.stays
+            ),
             self.w.payload.tree.eq(Mux(word.column, 0, word.tree)),
             self.w.payload.lane.eq(Mux(word.column, word.tree, 0)),
             self.w.payload.addr.eq(word.addr),
@@ -301,35 +364,90 @@ class Loader(Unit):
             *(port.payload.data.as_value().eq(numbers) for port in (self.w, self.x)),
             self.v.payload.as_value().eq(numbers),
         ]
-        if self.codes:
+        if self.parts:
             self._hand_on_parts(m, out)
 
     def _hand_on_parts(self, m: Module, out: "_Out") -> None:
         """Offers a word of codes part after part, expanded, and a word that was read once to tree after tree."""
-        word, size = out.out, 8 * self.codes.places * self.codes.code_bytes
-        m.submodules.expander = expander = CodeExpander(self.codes)
+        word = out.out
         part = Signal.like(word.more)
         goes = comb(m, "part_goes", out.full & out.went)
-        codes = comb(m, "codes", out.numbers, 16 * self.codes.lanes)
-        m.d.comb += [
-            expander.i.as_value().eq(codes.word_select(part[: bits_for(self.codes.many)], size)),
-            out.ends.eq(part == word.more),
-        ]
+        if self.codes:
+            m.submodules.expander = expander = CodeExpander(self.codes)
+            codes = comb(m, "codes", out.numbers, 16 * self.codes.lanes)
+            size = 8 * self.codes.places * self.codes.code_bytes
+            m.d.comb += expander.i.as_value().eq(codes.word_select(part[: bits_for(self.codes.many)], size))
+        m.d.comb += out.ends.eq(part == word.more)
         addr, outside = self._place_part(m, out, goes & word.coded)
+        stays = word.coded & outside & ~out.sent if self.packs else word.coded & outside
         m.d.comb += [
-            out.stays.eq(word.coded & outside),
-            out.outside.eq(out.full & word.coded & outside & ~out.failed & ~self.stop),
+            out.stays.eq(stays),
+            out.outside.eq(out.full & stays & ~out.failed & ~self.stop),
         ]
-        with m.If(word.coded):
-            m.d.comb += [
-                self.w.payload.tree.eq(out.tree),
-                self.w.payload.addr.eq(addr),
-                self.w.payload.data.eq(expander.o),
-            ]
-        with m.Elif(word.more.any()):
-            m.d.comb += self.w.payload.tree.eq(part)
+        if self.codes:
+            with m.If(word.coded):
+                m.d.comb += [
+                    self.w.payload.tree.eq(out.tree),
+                    self.w.payload.addr.eq(addr),
+                    self.w.payload.data.eq(expander.o),
+                ]
+            with m.Elif(word.more.any()):
+                m.d.comb += self.w.payload.tree.eq(part)
+        if self.packs:
+            self._hand_on_weights(m, out, part, addr, goes)
         with m.If(goes):
             m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
+
+    def _hand_on_weights(self, m: Module, out: "_Out", part: Signal, addr: Signal, goes: Value) -> None:
+        """Moves a beat's words of 4-bit weights into the expander, and hands on those that leave it."""
+        dpe, word = self.p.dpe, out.out
+        m.submodules.weights = expander = WeightExpander(dpe)
+        beat = comb(m, "weights_beat", out.numbers, 8 * self.p.lxe.bus_bytes)
+        q = beat.word_select(part[: bits_for(self.many)], 4 * dpe.n_w) if self.many > 1 else beat
+        move = comb(m, "weights_move", ~expander.o.valid | self.w.ready)
+        index = Signal(range(Packing(Rule.SCALE, GROUPS[1]).made))  # of the word of W in its pack
+        with m.If(goes):
+            m.d.sync += index.eq(index + 1)
+        with m.If(out.new_pack):
+            m.d.sync += index.eq(0)
+        lanes, place = dpe.n_w, bits_for(dpe.n_w)  # of a halfword of scales
+        for k in range(slots(dpe)):
+            number = comb(m, f"number{k}", index * lanes + k * GROUPS[0], len(index) + lanes.bit_length() - 1)
+            group = comb(m, f"group{k}", Mux(word.groups, *(number[g.bit_length() - 1 :] for g in reversed(GROUPS))))
+            pair = comb(m, f"pair{k}", group << 1, place)
+            scale = Mux(word.rule == Rule.SCALE, group[:place], pair)
+            m.d.comb += [
+                expander.i.scale[k].eq(out.scales.word_select(scale, 16)),
+                expander.i.other[k].eq(out.scales.word_select(pair | 1, 16)),
+            ]
+        m.d.comb += [
+            expander.move.eq(move),
+            out.moves.eq(move & ~out.sent),
+            expander.i.valid.eq(goes & word.packed),
+            expander.i.rule.eq(word.rule),
+            expander.i.q.as_value().eq(q),
+            expander.i.tree.eq(out.tree),
+            expander.i.addr.eq(addr),
+            # The last word of an instruction stays until it has left the expander, so that nothing overtakes it.
+            out.leaves.eq(
+                Mux(
+                    word.packed & word.last,
+                    out.sent & self.w.ready & ~expander.more,
+                    (out.went | ~out.sends) & out.ends,
+                )
+            ),
+        ]
+        with m.If(out.taken):
+            m.d.sync += out.sent.eq(0)
+        with m.Elif(goes & word.packed & word.last & out.ends):
+            m.d.sync += out.sent.eq(1)
+        with m.If(expander.o.valid):
+            m.d.comb += [
+                self.w.valid.eq(1),
+                self.w.payload.tree.eq(expander.o.tree),
+                self.w.payload.addr.eq(expander.o.addr),
+                self.w.payload.data.eq(expander.o.data),
+            ]
 
     def _place_part(self, m: Module, out: "_Out", goes: Value) -> tuple[Signal, Signal]:
         """The address of a part in its tree, and whether it is outside. `goes`: a part goes."""
@@ -351,8 +469,10 @@ class Loader(Unit):
 _KEPT = ("target", "wide", "words", "rows", "to", "step", "signal", "skip")  # fields that words need
 
 
-def _work_layout(coded: bool) -> data.StructLayout:
-    own = {"bad": 1, "coded": 1, "once": 1} if coded else {"bad": 1}
+def _work_layout(p: CoreParams) -> data.StructLayout:
+    codes, weights = p.lxe.codes > 0, p.lxe.weights
+    own = {"bad": 1, **({"coded": 1} if codes or weights else {}), **({"once": 1} if codes else {})}
+    own |= {"packed": 1, "packing": 3} if weights else {}
     return data.StructLayout({**{name: transfer_layout()[name].shape for name in _KEPT}, **own})
 
 
@@ -360,8 +480,9 @@ class _Bursts:
     """Bursts that the loader asks for."""
 
     def __init__(self, p: CoreParams):
-        self.entry = Signal(_work_layout(p.lxe.codes > 0))
-        self.coded = Signal() if p.lxe.codes else Const(0)  # words of the instruction are codes
+        self.entry = Signal(_work_layout(p))
+        self.coded = Signal() if p.lxe.codes or p.lxe.weights else Const(0)  # words of the instruction are codes
+        self.packed = Signal() if p.lxe.weights else Const(0)  # of weights
         self.bad = Signal()  # the instruction is at fault
         self.accept = Signal()
         self.under_way = Signal(bits_for(p.lxe.bursts + 1))
@@ -376,14 +497,20 @@ class _Work:
 
     def __init__(self, p: CoreParams, beats: int):
         c = transfer_layout()
-        self.work = Signal(_work_layout(p.lxe.codes > 0))
+        self.work = Signal(_work_layout(p))
         self.active = Signal()
         self.beat = Signal(range(2 * beats))
         self.whole = Signal()  # the beat is the word's last
         self.word = Signal(c["words"].width)
         self.rows = Signal(c["rows"].width)  # rows after this one
-        if p.lxe.codes:
+        parts = p.lxe.codes or p.lxe.weights
+        if parts:
             self.first = Signal()  # the word is the instruction's first
+        if p.lxe.weights:
+            self.scales = Signal()  # the word holds scales
+            self.left = Signal(range(GROUPS[1] // WORDS))  # words of weights of the pack behind this one
+            self.early = Signal()  # the beat needs no place
+            self.loads = Signal()  # the beat gives words to hand on
         self.tree = Signal(bits_for(p.dpe.n_w))
         self.base = Signal(c["to"].width + 1)
         self.addr = Signal(c["to"].width + 1)
@@ -393,7 +520,7 @@ class _Work:
         self.column = Signal()
         # The word is its row's last. A row of codes is one word.
         self.row_last = (
-            self.word == Mux(self.work.coded, 0, self.work.words) if p.lxe.codes else (self.word == self.work.words)
+            self.word == Mux(self.work.coded, 0, self.work.words) if parts else (self.word == self.work.words)
         )
         self.last = Signal()  # the word is the instruction's last
         self.outside = Signal()  # the word is outside its scratchpad
@@ -402,10 +529,12 @@ class _Work:
 class _Out:
     """The word on offer."""
 
-    def __init__(self, p: CoreParams, codes: CodeWords | None):
-        fields = {name: transfer_layout()[name].width for name in ("words", "step")}  # of a LOAD of codes
+    def __init__(self, p: CoreParams, codes: CodeWords | None, many: int):
+        fields = {name: transfer_layout()[name].width for name in ("words", "step")}  # of a LOAD that expands
         # `more`: parts behind the first
-        more = {"coded": 1, "more": bits_for(max(codes.many, p.dpe.n_h)), **fields} if codes else {}
+        most = max(codes.many, p.dpe.n_h) if codes else 0
+        more = {"coded": 1, "more": bits_for(max(most, many)), **fields} if codes or many else {}
+        more |= {"packed": 1, "rule": 2, "groups": 1} if many else {}
         layout = {
             **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
             **more,
@@ -419,10 +548,17 @@ class _Out:
         self.sends = Signal()  # the register holds a word, not a skipped instruction
         self.went = Signal()
         self.taken = Signal()
-        self.ends = Signal() if codes else Const(1)  # the word goes as a whole, or with its last part
-        self.stays = Signal() if codes else Const(0)  # the part has no place
-        self.outside = Signal() if codes else Const(0)  # the same, and it is a fault
-        if codes:
+        parts = codes or many
+        self.ends = Signal() if parts else Const(1)  # the word goes as a whole, or with its last part
+        self.stays = Signal() if parts else Const(0)  # the part has no place
+        self.outside = Signal() if parts else Const(0)  # the same, and it is a fault
+        if many:
+            self.scales = Signal(16 * p.dpe.n_w, reset_less=True)
+            self.new_pack = Signal()  # the last beat of scales comes
+            self.moves = Signal()  # the expander can take a word
+            self.sent = Signal()  # the instruction's last word is in the expander
+            self.leaves = Signal()  # the word has gone, out of the expander, too
+        if parts:
             self.begins = Signal()  # a LOAD's first word comes, whose parts go from `to` on, `words` to a tree
             self.to, self.words = (Signal(transfer_layout()[name].width) for name in ("to", "words"))
             self.tree = Signal(bits_for(p.dpe.n_w), name="part_tree")

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from json import dumps
 from math import sqrt
@@ -18,6 +18,8 @@ from rich.table import Table
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.video import package_file
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.key_matrices import kept
 from openvrex.papers.commands.kept_runs import Variant, complete, fail_if_any, key, numbers, variants_of
 from openvrex.papers.policies.registry import POLICIES
 from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
@@ -81,6 +83,8 @@ def command(
     """
     variants = list(variants_of(policy, param or []))
     cases = list(cases_of(task or ["passkey"], tokens, depth, seeds, model, reader))
+    if plainly := without_matrices(variants, model):
+        console.err.print(plainly, style="dim", highlight=False, soft_wrap=True)
     package_file(*MODELS[model].file)  # named once, before a cluster starts
     points = list(itertools.product(variants, cases))
     if reader == "full":  # a worker reads a text once if its policies follow each other
@@ -99,6 +103,16 @@ def command(
         console.out.print(table(found))
         console.out.print(f"{folder}/recall.json, recall.svg and recall.db", highlight=False)
     fail_if_any(rows)
+
+
+def without_matrices(variants: Iterable[Variant], model: str) -> str:
+    """A note if coded pages have no matrices of the model, and so recall less than they could; else empty."""
+    plainly = any(
+        isinstance(p, PageParams) and not p.matrices and kept(MODELS[model].name) is None
+        for p in (variant.entry().params for variant in variants)
+    )
+    fix = f"make some with `vrex papers calibrate --model {model}`, and give -p pages.matrices=FILE"
+    return f"note: no matrices of {model} come with OpenVRex, so pages take rows of a Hadamard matrix: {fix}" * plainly
 
 
 def cases_of(

@@ -11,6 +11,7 @@ What programs do beside the scores is not in them: softmax, score codes, the sco
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,7 +108,7 @@ def _scoring(v: Vrex, model: Decoder, pages: PageParams) -> tuple[float, float, 
     """Of a token and KV head: bytes read, cycles of the loader, of the DPE, of the VPE. Counted from the program."""
     core = override_part(v.system, "core", [f"lxe.codes={pages.numbers}"]).core
     fmt, group = core.lxe_format(), model.heads // model.kv_heads
-    sizes = {"width": model.head, "ffn": model.head, "tokens": FRAME, "entries": 0}
+    sizes: dict[str, Any] = {"width": model.head, "ffn": model.head, "tokens": FRAME, "entries": 0}
     plan = PagePlan(LayerShape(heads=group, kv_heads=1, head_size=model.head, **sizes), fmt, SAMPLE, pages)
     [program] = plan.programs("rank0", "rank0")
 

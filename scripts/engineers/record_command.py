@@ -21,6 +21,7 @@ from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.records import recorded_results, synthesis_results
 from openvrex.sim.system import dre_demand
+from openvrex.sim.system.workload import WEIGHTS
 from openvrex.synth import flow, opensta, table3
 from openvrex.synth.sram import Sram
 from openvrex.synth.structure import structure
@@ -263,12 +264,15 @@ CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
+FOUR = "-p lxe.weights=true -p kv4_group=32"  # what `edge8x` and `server48x` have besides
 # Name of the table -> words of the command.
 SIMULATION = {
     "limits": "simulate limits --select world:resv-buckets",
     "engines": "simulate engines --select world:resv-buckets -p clusters=2048",
     "policies": "papers policies",
     "pass": "simulate pass",
+    "pass edge8x": "simulate pass --preset edge8x",
+    "pass server48x": "simulate pass --platform server --preset server48x",
     "frames": "simulate frames --policy resv",
     "frames of 2": "simulate frames --policy resv -p kvmu.entry_bytes=1024",
     "frames of 8": "simulate frames --policy resv -p kvmu.entry_bytes=4096",
@@ -289,6 +293,10 @@ SIMULATION = {
             ("pages near", "--home device"),
             ("pages 4 bits", "-p kv4_group=32"),
             ("pages 4 bits near", "-p kv4_group=32 --home device"),
+            ("pages x", FOUR),
+            ("pages x near", f"{FOUR} --home device"),
+            *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in WEIGHTS),
+            *((f"token {name}", f"--platform edge --preset edge8x --weights {name} --stage token") for name in WEIGHTS),
         )
     },
     **{
@@ -298,6 +306,8 @@ SIMULATION = {
             (" near", " --home device"),
             (" 4 bits", " -p kv4_group=32"),
             (" 4 bits near", " -p kv4_group=32 --home device"),
+            (" x", f" {FOUR}"),
+            (" x near", f" {FOUR} --home device"),
         )
     },
     "windows": "simulate policies --policy full,resv,pages,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",

@@ -1,13 +1,18 @@
 """The manual's tables of recorded runs of `vrex verify` and of simulations, and its sentences that cite them."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from openvrex.papers.evaluation.anchor_table import markdown, summary
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
 from openvrex.scripts.markdown import table
+from openvrex.sim.system import platforms
 from openvrex.sim.system.passes import MARK
+from openvrex.sim.system.workload import WEIGHTS, Decoder
 
+MEASURED = Path(platforms.__file__).with_name("h100.json")
 SHOWN = 2  # tables of the run on the page
 
 
@@ -96,6 +101,8 @@ LONG = {  # rows of frames of coded pages beside ReSV: policy, where entries lie
     ("`pages`, entries of 4 bits", "link"): "frames pages 4 bits",
     ("`pages`", "device memory"): "frames pages near",
     ("`pages`, entries of 4 bits", "device memory"): "frames pages 4 bits near",
+    ("`pages`, entries and weights of 4 bits: `{}x`", "link"): "frames pages x",
+    ("the same", "device memory"): "frames pages x near",
 }
 
 
@@ -109,8 +116,80 @@ def pages(known: dict) -> str:
             if million := found.get(f"{record} 1M"):
                 cells = [*cells[:-1], million["rows"][at][1]]
             shown = (cell if cell[0].isdigit() and "GiB" not in cell and "=" not in cell else "-" for cell in cells)
-            rows.append([f"`{name}`", policy, home, *shown])
+            rows.append([f"`{name}`", policy.format(name), home, *shown])
     return table(["preset", "policy", "home", *caches], rows)
+
+
+def weights(known: dict) -> str:
+    """Times of a frame and a token of `edge8x` by how a file holds the decoder's weights."""
+    found, rows = known["simulation"], []
+    for name, packing in WEIGHTS.items():
+        (frame,), (token,) = (found[f"frames {kind} {name}"]["rows"] for kind in ("weights", "token"))
+        size = Decoder(packing=packing).pass_bytes / 1e9
+        rows.append([f"`{name}`", f"{size:.1f}", *frame[1:4:2], frame[4], *token[1:4:2], token[4]])
+    lengths = [f"{what} at {n}" for what in ("frame", "token") for n in ("1K", "40K", "100K")]
+    return table(["`--weights`", "GB read a pass", *lengths], rows)
+
+
+def beside_a_gpu(known: dict) -> dict[str, tuple[list[str], float]]:
+    """Milliseconds of a frame, encoder included, behind 1K, 40K, 100K and 1M tokens, and watts at 40K, by machine."""
+    h, found = json.loads(MEASURED.read_text()), known["simulation"]
+    rates, encoder = h["rates"], h["rates"]["encoder_ms_by_frames"]["1"]
+    resident = [rates[f"resident_ms batch=1 cache={n} rows=10"]["own"] for n in (1024, 40960, 102400)]
+    lengths, of = (40960, 102400, 1024000), "tokens_a_cluster=32"
+    resv = [h["frames"][f"frame_ms N={n} {of}"]["ahead"] for n in lengths]
+    paged = [h["pages"][f"pages_frame_ms N={n}"]["ahead kv4"] for n in lengths]
+
+    def added(times: list[float]) -> list[str]:
+        return [f"{t + encoder:.1f}" for t in times]
+
+    out = {
+        "H100, whole cache in its memory": ([*added(resident), "no memory"], rates["watts_of_resident_frames"][1]),
+        "H100, ReSV, 5 % fetched from the host": (["", *added(resv)], h["frames"][f"watts of ahead, N=40960 {of}"][1]),
+        "H100, coded pages, 5 % in 4 bits": (["", *added(paged)], h["pages"]["watts of ahead, N=40960"][1]),
+    }
+    for at, name in enumerate(("edge8x", "server48x")):
+        row, million = (found[f"frames pages x{more}"]["rows"][at] for more in ("", " 1M"))
+        out[f"`{name}`, coded pages"] = (
+            [row[1], row[3], row[4], million[1]],
+            sum(found[f"pass {name}"]["watts"].values()),
+        )
+    return out
+
+
+def _of_gpu(known: dict) -> list[tuple[str, str]]:
+    """What pages say of the measured GPU."""
+    h = json.loads(MEASURED.read_text())
+    encoder = h["rates"]["encoder_ms_by_frames"]["1"]
+    kinds = [(row, kind) for name in ("frames", "pages") for row in h[name].values() for kind in ("", " kv4")]
+    less = [
+        1 - (row[f"ahead given{kind}"] + encoder) / (row[f"ahead{kind}"] + encoder)
+        for row, kind in kinds
+        if isinstance(row, dict) and f"ahead{kind}" in row
+    ]
+    of = {name: (times[1], f"{float(times[1]) * w / 1e3:.1f}") for name, (times, w) in beside_a_gpu(known).items()}
+    first, *_, edge, server = of.values()
+    return [
+        (
+            "papers/evaluation.md",
+            f"knew the choice would take {100 * min(less):.0f} to {100 * max(less):.0f} % off a frame.",
+        ),
+        (
+            "limits.md",
+            f"A frame behind 40K tokens takes {first[0]} ms and {first[1]} J on the H100, {server[0]} ms and "
+            f"{server[1]} J on `server48x`, {edge[0]} ms and {edge[1]} J on `edge8x`.",
+        ),
+    ]
+
+
+def h100(known: dict) -> str:
+    """A measured H100 beside the simulated systems."""
+    rows = [
+        [name, *(t or "-" for t in times), f"{watts:,.0f}", f"{float(times[1]) * watts / 1e3:.2f}"]
+        for name, (times, watts) in beside_a_gpu(known).items()
+    ]
+    head = ["machine", *(f"ms a frame at {n}" for n in ("1K", "40K", "100K", "1M"))]
+    return table([*head, "W at 40K", "J a frame at 40K"], rows)
 
 
 WINDOWS = {
@@ -148,7 +227,7 @@ def _windows(rows: list[dict]) -> dict[tuple[str, int], dict]:
 
 
 def _window_sentences(known: dict) -> list[str]:
-    """What docs/run.md says of policies at full size."""
+    """What docs/papers/policies.md says of policies at full size."""
     runs = {k: _windows(v) for k, v in known["simulation"].items() if isinstance(v, list)}
     own, (roomy,) = runs["windows"], runs["roomy"].values()
 
@@ -173,12 +252,13 @@ def _window_sentences(known: dict) -> list[str]:
     ]
 
 
-COLOURS = "#999999, #2c6fbb, #c0392b, #27ae60"
+COLOURS = "#999999, #2c6fbb, #c0392b, #27ae60, #8e44ad"
 
 
 def drawn(known: dict) -> dict[str, list[int]]:
     """Milliseconds of a frame on `edge8` behind 10K, 40K and 100K tokens, by what is fetched and how."""
     of = {"all": "frames flexgen", "published": "frames published", "resv": "frames", "pages": "frames pages"}
+    of["4 bits"] = "frames pages x"
     rows = {name: known["simulation"][record]["rows"][0][2:5] for name, record in of.items()}
     return {name: [round(float(x.removesuffix(MARK))) for x in cells] for name, cells in rows.items()}
 
@@ -290,6 +370,8 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "home": home,
     "windows": windows,
     "pages": pages,
+    "weights": weights,
+    "h100": h100,
     "frames": frames,
     "fleet": fleet,
     "anchors": anchors,
@@ -303,7 +385,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     """Page and text, for each sentence or part of one that has figures of recorded runs."""
     run = known["verify"]["tables"]
     cycles, refused = run[0]["cycles"], sum(t["refused"] for t in run)
-    slow, published, resv, paged = (1e3 / times[1] for times in drawn(known).values())
+    slow, published, resv, paged, small = (1e3 / times[1] for times in drawn(known).values())
     found, others = evaluated(known)
     count = {v: sum(n.verdict == v for n in found) for v in (*AGREE, *DIFFER)}
     near = sum(count[v] for v in AGREE)
@@ -311,7 +393,8 @@ def cited(known: dict) -> list[tuple[str, str]]:
     return [
         ("simulator.md", f"PCIe 3.0 x4 carries at most {links['pcie3x4', 'read'][-1]} GB/s of payload"),
         ("simulator.md", "of 512 bytes come at {} GB/s, blocks of eight at {},".format(*drive["pcie3x4", "256"][2:4])),
-        *(("run.md", line) for line in _window_sentences(known)),
+        *(("papers/policies.md", line) for line in _window_sentences(known)),
+        *_of_gpu(known),
         (
             "limits.md",
             f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "
@@ -332,6 +415,6 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("verification.md", f"RTL and model refuse the same {refused:,} keys."),
         (
             "README.md",
-            f"At 40K that is {slow:.1f}, {published:.1f}, {resv:.1f} and {paged:.1f} frames a second.",
+            f"At 40K that is {slow:.1f}, {published:.1f}, {resv:.1f}, {paged:.1f} and {small:.1f} frames a second.",
         ),
     ]

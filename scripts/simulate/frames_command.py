@@ -28,6 +28,7 @@ def command(
         str | None, typer.Option(help=f"One of {', '.join(POLICIES)}; {system_options.OWN_POLICY}")
     ] = None,
     select: system_options.Select = None,
+    weights: system_options.Weights = None,
     json: console.Json = False,
 ) -> None:
     """Time passes on presets as generated, tables included."""
@@ -37,11 +38,13 @@ def command(
     point, caches = system_options.point(policy, stage, batch=batch), (cache,) if cache else CACHES
     entries, rest = window_options.policies([policy] if policy == "pages" else [], param or [])
     found = system_options.systems(on, preset, rest, home)
+    for v in found:
+        v.held(point.model, weights or "")  # a bad name is an error, not a cell of the table
     if policy == "pages":
         check(select is None, "select", select, "has no effect on pages, whose budget is pages.budget: leave it out")
         check(stage != "question", "stage", stage, "must be frame or token for pages")
         given = Given(constant(policy, 0.0, 0.0, point.model))
-        curve_table.show(policy_frames(found, point, policy, entries[policy], given, caches), json)
+        curve_table.show(policy_frames(found, point, policy, entries[policy], given, caches, weights or ""), json)
         return
     chosen = system_options.selection(select, policy, point.model, found[0].core)
-    curve_table.show(frames(found, point, chosen, caches), json)
+    curve_table.show(frames(found, point, chosen, caches, weights or ""), json)

@@ -36,7 +36,7 @@ SHOWN = ("cycles", *UNITS)
 USED = (
     *(f"dpe.{n}" for n in ("n_h", "n_w", "w_depth", "x_depth")),
     *(f"vpe.{n}" for n in ("n_w", "depth")),
-    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies", "codes")),
+    *(f"lxe.{n}" for n in ("i_depth", "queue", "words", "bursts", "burst_bytes", "copies", "codes", "weights")),
     *(f"hcu.{n}" for n in ("n_h", "n_w", "n_hp", "tile", "frame")),
     *(f"wtu.{n}" for n in ("n_w", "selection", "n_buckets", "bin_bits", "count_digit", "budget")),
     *(f"kvmu.{n}" for n in ("recent", "entry_bytes", "block_slots", "blocks", "boundary", "kept")),
@@ -81,6 +81,7 @@ def command(
     select: system_options.Select = None,
     share: console.Share = None,
     latency: console.Latency = 100,
+    weights: system_options.Weights = None,
     video: window_options.Video = "world",
     fps: window_options.Fps = 2.0,
     gop: window_options.Gop = 16,
@@ -108,7 +109,7 @@ def command(
             check(value is None, name, value, f"has no effect on {policy}, {KINDS[policy].own_share}: leave it out")
     given, rows, notes = Given(shares, window_options.coded([policy], video, fps, gop), at_once), [], []
     for n in cached:
-        own = KINDS[policy].of(v, found[policy], Point(n, rows=tokens), given)
+        own = KINDS[policy].of(v, found[policy], Point(n, rows=tokens, model=v.held(Decoder(), weights or "")), given)
         rows += _rows(n, *own.layer())
         notes += own.remarks
         of = of if policy == "resv" else f"{policy}, {own.note}"

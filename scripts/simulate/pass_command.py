@@ -1,5 +1,6 @@
 """`vrex simulate pass`: one pass of a model on a platform, stage by stage."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,7 @@ def command(
     stage: system_options.Stage = "frame",
     select: system_options.Select = None,
     model: window_options.Model = MODEL,
+    weights: system_options.Weights = None,
     video: window_options.Video = "world",
     fps: window_options.Fps = 2.0,
     gop: window_options.Gop = 16,
@@ -58,6 +60,7 @@ def command(
     entries, rest = window_options.policies([policy] if policy in OWN else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest, home)
+    point = replace(point, model=system_options.held(target, point.model, weights))
     if entries:
         check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
         assert isinstance(target, Vrex)

@@ -28,6 +28,7 @@ def command(
     ] = None,
     home: system_options.Home = "link",
     model: window_options.Model = MODEL,
+    weights: system_options.Weights = None,
     select: Annotated[
         str | None,
         typer.Option(help="Shares that resv fetches, as of `vrex simulate pass`; world by default."),
@@ -47,8 +48,8 @@ def command(
     window_options.check_used(ctx, names)
     check(select is None or "resv" in names, "select", select, "needs --policy resv: leave it out")
     entries, rest = window_options.policies(names, param or [])
-    decoder = window_options.model(model)
     (v,) = system_options.systems(on, preset, rest, home)
+    decoder = system_options.held(v, window_options.model(model), weights)
     shares = system_options.selection(select, "resv", decoder, v.core)
     given = Given(shares, window_options.coded(names, video, fps, gop), at_once)
     rows = compare(v, entries, decoder, (cache,) if cache else core_policies.CACHES, given)

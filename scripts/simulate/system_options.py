@@ -12,10 +12,10 @@ from openvrex.golden.text_files import read_text
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.passes import NOT_SELECTING, selected
-from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
+from openvrex.sim.system.platforms import PLATFORMS, Gpu, Vrex, platform
 from openvrex.sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
 from openvrex.sim.system.timeline import Point
-from openvrex.sim.system.workload import TABLE_II, Decoder, Selection, Session, measured, table_ii
+from openvrex.sim.system.workload import TABLE_II, WEIGHTS, Decoder, Selection, Session, measured, table_ii
 
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
@@ -38,6 +38,13 @@ OWN_POLICY = "the preset's own by default: pages where it has hardware for them,
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Streams that the platform serves at once.")]
 Cache = Annotated[int, typer.Option("--cache", min=1, help="Tokens of each stream in the cache.")]
 Stage = Annotated[str, typer.Option("--stage", help=f"What enters the decoder: {', '.join(STAGES)}.")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help=f"Of the decoder's layers: {', '.join(WEIGHTS)}; q4_0 by default where cores expand 4-bit weights.",
+    ),
+]
 Select = Annotated[
     str | None,
     typer.Option(
@@ -82,6 +89,17 @@ def point(policy: str, stage: str, cache: int = 40960, batch: int = 1, model: De
     """The pass that the options describe."""
     rows = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}[stage]
     return Point(cache, batch, rows, stage == "frame", policy, model)
+
+
+def held(target: Vrex | Gpu, model: Decoder, weights: str | None) -> Decoder:
+    """The model with the weights that --weights names, or those that suit the platform.
+
+    Raises `ParamError` as `Vrex.held`, and for 4-bit weights on a GPU, whose rates are those of BF16.
+    """
+    if isinstance(target, Vrex):
+        return target.held(model, weights or "")
+    check(weights in (None, "bf16"), "weights", weights, "must be bf16 on a GPU, whose rates were fitted to it")
+    return model
 
 
 def selection(name: str | None, policy: str, model: Decoder, of: CoreParams | None = None) -> Selection:

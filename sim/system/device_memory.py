@@ -83,7 +83,7 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     most = ceil(float(selection.tables(point.stage, s.heads).max()) * at_home(p, point, selection)[0])
     shares = replace(s, whole=replace(s.whole, tokens=rows, entries=max(1, most)))
     own = _sizes(p.core.lxe_format(), shares, layer.retrieval(max(dre.hcu.frame, rows), False))
-    beside = point.device_bytes - 2 * m.layers * m.layer_weights  # encoder and vocabulary have no such programs
+    beside = point.device_bytes - m.layers * m.layer_bytes  # encoder and vocabulary have no such programs
     streams = point.batch * m.layers
     out = {
         "weights": beside + m.layers * own.weights,

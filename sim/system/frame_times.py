@@ -22,15 +22,24 @@ NEAR = ("blocks",)  # besides, where home is in the device memory
 
 
 def policy_frames(
-    platforms: list[Vrex], at: Point, name: str, own: Entry, given: Given, caches: tuple[int, ...] = CACHES
+    platforms: list[Vrex],
+    at: Point,
+    name: str,
+    own: Entry,
+    given: Given,
+    caches: tuple[int, ...] = CACHES,
+    weights: str = "",
 ) -> list[Curve]:
-    """Milliseconds of `at` under a policy of `core_policies.KINDS`, by platform and cache, and megabytes of memory."""
+    """Milliseconds of `at` under a policy of `core_policies.KINDS`, by platform and cache, and megabytes of memory.
+
+    weights : of the decoder's layers, as of `Vrex.held`
+    """
     times, sizes = [], []
     for v in platforms:
         cells = []
         for cache in caches:
             try:
-                one = KINDS[name].of(v, own, replace(at, cache=cache), given)
+                one = KINDS[name].of(v, own, replace(at, cache=cache, model=v.held(at.model, weights)), given)
                 missing = one.lacks
                 cells.append(missing or f"{(one.frame() if at.frame else one.token()).seconds * 1e3:.1f}")
                 figures = (one.arrays.get(name, 0) for name in _names(v, PAGE_ARRAYS))
@@ -47,8 +56,12 @@ def policy_frames(
     ]
 
 
-def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES) -> list[Curve]:
+def frames(
+    platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[int, ...] = CACHES, weights: str = ""
+) -> list[Curve]:
     """Milliseconds of `at` by platform and cache, the part of the tables in memory, and megabytes of device memory.
+
+    weights : of the decoder's layers, as of `Vrex.held`
 
     A platform whose hardware cannot run the model, or hold the cache, has the reason instead.
     """
@@ -56,7 +69,7 @@ def frames(platforms: list[Vrex], at: Point, shares: Selection, caches: tuple[in
     for v in platforms:
         cells = []
         for cache in caches:
-            point = replace(at, cache=cache)
+            point = replace(at, cache=cache, model=v.held(at.model, weights))
             try:
                 missing = lacks(v, point, shares)
                 done = None if missing else run(v, point, selected(point, shares))

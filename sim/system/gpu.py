@@ -3,6 +3,9 @@
 The GPU runs one stage at a time. With InfiniGen, InfiniGenP, ReKV and ReSV it predicts on the GPU and fetches for the
 next layer while this layer computes, as V-Rex VI-B says of all baselines. With FlexGen no transfer overlaps with
 computation, because the paper's latencies grow by the whole time of the transfer.
+
+A measured GPU (`Gpu.clusters`) predicts and fetches for the same layer, one after the other: the kernel that gathers
+entries from the host occupies the GPU.
 """
 
 from openvrex.sim.system.platforms import Gpu
@@ -27,18 +30,27 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
         gpu(-1, "vision", ops / g.vision, ops=ops)
     asked = line.free.get("GPU", 0.0)
     fetched = 0.0
+    predicts = 0.0  # seconds of a layer
+    if overlaps:
+        predicts = p.batch * p.cache * g.predict[p.policy]
+    elif g.clusters and p.policy == "resv":
+        predicts = p.batch * (g.clusters[0] + g.clusters[1] * p.cache / selection.cluster)
     for layer, share in enumerate(selection.layers(p.stage).tolist()):
         attended = p.cache if p.policy in RESIDENT else share * p.cache
         moved = p.batch * share * p.cache * m.entry_bytes
         fetched += moved
-        came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
+        came = 0.0
+        if not g.clusters:
+            came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
         ops = 2.0 * rows * m.layer_weights
         # With FlexGen the whole layer waits for the cache, so nothing of the transfer is hidden.
         asked = gpu(
             layer, "layer", launch + max(2 * m.layer_weights / memory, ops / g.dense), 0.0 if overlaps else came, ops
         )
-        if overlaps:
-            asked = gpu(layer, "predict", p.batch * p.cache * g.predict[p.policy])
+        if predicts:
+            asked = gpu(layer, "predict", predicts)
+        if g.clusters and moved:
+            came = line.put(layer, "fetch", "link", moved / g.link, asked)
         ops = 2 * p.batch * m.attention_macs(p.rows, attended)
         read = p.batch * attended * m.entry_bytes / memory
         gpu(layer, "attention", max(ops / g.attention, read), came, ops)

@@ -7,6 +7,7 @@ keeps busy, as in `vrex simulate layer`. So a pass of the simulator runs what th
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -91,8 +92,8 @@ def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int
 def _plan(core: CoreParams, rows: int, width: int, ffn: int) -> LayerPlan:
     """A layer of one head, for its FFN."""
     fmt = core.lxe_format()
-    small = {"heads": 1, "kv_heads": 1, "head_size": fmt.lanes, "recent": max(2 * fmt.lanes, rows), "entries": 0}
-    small["recent"] = -(-small["recent"] // (2 * fmt.lanes)) * 2 * fmt.lanes
+    recent = -(-rows // (2 * fmt.lanes)) * 2 * fmt.lanes
+    small: dict[str, Any] = {"heads": 1, "kv_heads": 1, "head_size": fmt.lanes, "recent": recent, "entries": 0}
     return LayerPlan(LayerShape(width=width, ffn=ffn, tokens=rows, **small), fmt)
 
 

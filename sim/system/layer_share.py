@@ -75,7 +75,7 @@ class Layer:
     def shares(self) -> Shares:
         """The heads of a table, the tables of a core, the members of a team."""
         m, lanes = self.model, self.system.core.lxe_format().lanes
-        whole = LayerShape(m.width, m.heads, m.kv_heads, m.head, m.hidden, self.rows, self.recent, 1)
+        whole = LayerShape(**m.sizes, tokens=self.rows, recent=self.recent, entries=1)
         return Shares.of(whole, lanes, self.system.cores, self.system.core.dre.kvmu.entry_bytes)
 
     @property

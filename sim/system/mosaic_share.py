@@ -99,7 +99,7 @@ class MosaicShare:
         most = core.vpe.depth * n
         reason = f"must be at most {most}, whose masks a core holds: lower mosaic.ratio or mosaic.recent"
         check(slots <= most, "slots", slots, reason)
-        shape = LayerShape(m.width, m.heads, m.kv_heads, m.head, m.hidden, d.most, slots, 0)
+        shape = LayerShape(**m.sizes, tokens=d.most, recent=slots, entries=0)
         limit = Mosaic(d.params, Shape(1, m.heads, m.kv_heads, m.head, ((1.0,) * (m.head // 2),))).semantic_limit
         return MosaicPlan(shape, fmt, clusters, visual, d.cached + d.most, (fmt.depth - 1) // 2, limit)
 

@@ -100,7 +100,7 @@ class PagesPass(CorePass):
         plan, s = share.plan, share.shares
         contexts, each = m.layers * s.groups, s.teams * s.groups * m.layers
         codes, fetched = each * (plan["codes"].size + plan["means"].size), each * plan["behind"].size
-        layers = s.teams * plan.apart * m.layers - 2 * m.layers * m.layer_weights
+        layers = s.teams * plan.apart * m.layers - m.layers * m.layer_bytes
         return {
             "weights": self.point.device_bytes + layers - codes - fetched,
             "tables": s.teams * self.v.core.dre.layout().address(Item.LEVEL, contexts),

@@ -1,7 +1,9 @@
 """The platforms to simulate: V-Rex systems, which are presets with memories around them, and GPUs as rooflines."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from openvrex.golden.function_params import check
 from openvrex.hdl.design import load
@@ -10,6 +12,7 @@ from openvrex.sim.system.dram import Dram
 from openvrex.sim.system.dram_timings import DDR4, HBM2E, LPDDR5
 from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from openvrex.sim.system.ssd import Ssd
+from openvrex.sim.system.workload import WEIGHTS, Decoder, Vision
 
 # Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout
 # (docs/size.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
@@ -56,6 +59,17 @@ class Vrex:
         """Number of cores."""
         return self.system.cores
 
+    def held(self, model: Decoder, weights: str = "") -> Decoder:
+        """The model as the device memory has it, with its layers' `weights`, one of `workload.WEIGHTS`.
+
+        Without a name, weights have 4 bits where the cores expand them. Raises `ParamError` where they do not.
+        """
+        name = weights or ("q4_0" if self.core.lxe.weights else "bf16")
+        check(name in WEIGHTS, "weights", name, f"must be one of {', '.join(WEIGHTS)}")
+        packed = WEIGHTS[name] is not None
+        check(not packed or self.core.lxe.weights, "weights", name, "need -p lxe.weights=true, or --preset edge8x")
+        return replace(model, packing=WEIGHTS[name])
+
     def changed(self, *assignments: str) -> "Vrex":
         """The same platform with "unit.name=value" or "name=value" of its hardware overridden, as by `-p`."""
         return replace(self, system=override(self.system, list(assignments)))
@@ -98,6 +112,8 @@ class Gpu:
     predict   : seconds of prediction per cached token and layer, by policy
     watts     : power, V-Rex Table I
     capacity  : bytes of device memory
+    clusters  : seconds of ReSV's steps in a layer, and more for each cluster of a KV head, in place of `predict`. A
+                kernel then gathers what is chosen over the link and occupies the GPU, so nothing overlaps it
     """
 
     name: str
@@ -112,6 +128,7 @@ class Gpu:
     watts: float
     capacity: int
     weights: float = 0.87
+    clusters: tuple[float, float] | None = None
 
 
 EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
@@ -140,7 +157,49 @@ A100 = Gpu(
     predict={"infinigen": 15e-9, "infinigenp": 43e-9, "rekv": 1.5e-9, "resv": 17e-9}, watts=300, capacity=80 << 30,
 )  # fmt: skip
 
-PLATFORMS: dict[str, Vrex | Gpu] = {"edge": EDGE, "kvpu": KVPU, "server": SERVER, "agx": AGX, "a100": A100}
+
+def measured(file: Path) -> Gpu:
+    """A GPU at the rates of a recorded measurement.
+
+    Rates of products, link, encoder and ReSV's steps are as measured. That of attention is fitted: to the slope of
+    resident frames from 10K to 100K tokens.
+    """
+    found = json.loads(file.read_text())["rates"]
+    model, rows, more = Decoder(), found["32_layers_without_attention_ms_by_rows"], 10
+    of = {n: 1e-3 * found[f"resident_ms batch=1 cache={n} rows={more}"]["own"] for n in (10240, 102400)}
+    slope = (of[102400] - of[10240]) / (102400 - 10240) / model.layers
+    steps = {
+        n: 1e-3 * sum(found[f"resv_ms_a_layer clusters={n}"][k] for k in STEPS) for n in (1280, 20480)
+    }  # of a layer
+    each = (steps[20480] - steps[1280]) / (20480 - 1280)
+    return Gpu(
+        "H100",
+        peak=989e12,
+        bandwidth=1e9 * found["their_weights_GB"] / (1e-3 * rows[f"{more}"]),
+        launch=0.0,
+        link=1e9 * found["link_gather_GBps_by_piece"]["16384"],
+        attention=2 * model.attention_macs(more, 1) / slope,
+        dense=2 * 640 * model.layers * model.layer_weights / (1e-3 * rows["640"]),
+        vision=2 * Vision().macs / (1e-3 * found["encoder_ms_by_frames"]["1"]),
+        predict={},
+        watts=found["watts_of_resident_frames"][1],
+        capacity=80 << 30,
+        weights=1.0,
+        clusters=(steps[1280] - each * 1280, each),
+    )
+
+
+STEPS = ("hash", "scores", "mass", "bisection compiled", "cluster")
+H100 = measured(Path(__file__).with_name("h100.json"))
+
+PLATFORMS: dict[str, Vrex | Gpu] = {
+    "edge": EDGE,
+    "kvpu": KVPU,
+    "server": SERVER,
+    "agx": AGX,
+    "a100": A100,
+    "h100": H100,
+}
 
 
 HOMES = ("link", "device")

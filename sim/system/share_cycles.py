@@ -11,6 +11,7 @@ tokens are cached, and tokens reached the clusters in turn, so no block of a clu
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class CoreShare:
     """Core 0's share of a layer with retrieval, in a pass of `tokens` tokens over `cached` cached ones.
 
     system : the hardware, which says how cores share the layer, what a table holds and how long its ring is
-    model : shape of a layer: width, heads, kv_heads, head_size, ffn
+    model : shape of a layer: width, heads, kv_heads, head_size, ffn, packing of 4-bit weights if they have these
     share : of the clusters, which the pass fetches
     latency : cycles from a burst's address to its first beat
     cluster : mean tokens of a cluster, of a table with room
@@ -85,7 +86,7 @@ class CoreShare:
     """
 
     system: SystemParams
-    model: Mapping[str, int]
+    model: Mapping[str, Any]
     tokens: int
     cached: int
     share: float

@@ -49,7 +49,8 @@ class Point:
         branch = self.model.layers * sum(k * n for k, n in self.branch_products.values())
         cache = {"resident": 1.0, "oaken": 0.25 * 1.1}.get(self.policy, 0.0)  # Oaken: 4 bits, about a tenth of outliers
         return int(
-            2 * (self.model.pass_weights + self.vision.weights + branch)
+            self.model.pass_bytes
+            + 2 * (self.vision.weights + branch)
             + self.batch * self.cache * self.model.token_bytes * cache
         )
 

@@ -84,7 +84,7 @@ class WindowShare:
         """How the cores share the layer, with a table's KV heads as a core's unit."""
         m, core = self.model, self.system.core
         lanes = core.lxe_format().lanes
-        whole = LayerShape(m.width, m.heads, m.kv_heads, m.head, m.hidden, self.most, self.slots, self.behind)
+        whole = LayerShape(**m.sizes, tokens=self.most, recent=self.slots, entries=self.behind)
         if self.system.cores == 1:
             return Shares(whole, lanes, 1, m.kv_heads)
         return Shares.of(whole, lanes, self.system.cores, core.dre.kvmu.entry_bytes)

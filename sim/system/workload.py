@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Packing, Rule
 from openvrex.sim.system.selection import POLICY, Record, records
 
 CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
@@ -13,9 +15,11 @@ CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
 
 @dataclass(frozen=True)
 class Decoder:
-    """Shape of a Llama decoder in BF16.
+    """Shape of a Llama decoder.
 
-    The defaults are Llama-3 8B (Grattafiori et al., The Llama 3 Herd of Models, table 3).
+    packing : of the weights of its layers, if these have 4 bits; embeddings and vocabulary are BF16
+
+    The defaults are Llama-3 8B (Grattafiori et al., The Llama 3 Herd of Models, table 3), in BF16.
     """
 
     layers: int = 32
@@ -25,11 +29,13 @@ class Decoder:
     head: int = 128
     hidden: int = 14336
     vocab: int = 128256
+    packing: Packing | None = None
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of a layer by the names of `golden.program.layer_memory.LayerShape`."""
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of a layer by the names of `golden.program.layer_memory.LayerShape`, and its weights' packing."""
         return {
+            "packing": self.packing,
             "width": self.width,
             "heads": self.heads,
             "kv_heads": self.kv_heads,
@@ -54,6 +60,17 @@ class Decoder:
         return sum(k * n for k, n in self.matrices.values())
 
     @property
+    def layer_bytes(self) -> int:
+        """Bytes of a layer's weights."""
+        weight = Fraction(2 * self.packing.words, self.packing.made) if self.packing else 2
+        return int(self.layer_weights * weight)
+
+    @property
+    def pass_bytes(self) -> int:
+        """Bytes of the weights read in one pass."""
+        return self.layers * self.layer_bytes + 2 * self.width * self.vocab
+
+    @property
     def pass_weights(self) -> int:
         """Number of weights read in one pass: all layers and the output projection (default 7.5e9, that is 15.0 GB)."""
         return self.layers * self.layer_weights + self.width * self.vocab
@@ -74,6 +91,13 @@ class Decoder:
 
 
 # Decoders by the names of `--model`; SmolLM2-135M is the one that runs on the RTL (`golden.inputs.decoder`).
+WEIGHTS = {  # how files hold the weights of a layer: of GGUF, and GPTQ without and with zero points
+    "bf16": None,
+    "q4_0": Packing(Rule.SCALE),
+    "q4_1": Packing(Rule.MINIMUM),
+    "gptq": Packing(Rule.SCALE, 128),
+    "gptq-zeros": Packing(Rule.ZERO, 128),
+}
 MODELS = {"llama3-8b": Decoder(), "smollm2-135m": Decoder(30, 576, 9, 3, 64, 1536, 49152)}
 
 

@@ -4,10 +4,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from openvrex.golden.program.isa import LoadTo, expands
+from openvrex.golden.arithmetic.packed_weights import Packing
+from openvrex.golden.program.isa import LoadTo, expands, unpacks
+from openvrex.hdl.execution.weight_expander import WeightExpander
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
 
+EXPANDER = WeightExpander.LATENCY
 Cut = tuple[tuple[int, int], ...]  # (beats, cycles of joining before it) of each burst
 
 
@@ -22,7 +25,8 @@ def cut(p: CoreParams, c: dict, joined: bool = False) -> Cut:
     bus, longest = p.lxe.bus_bytes, p.lxe.burst_bytes // p.lxe.bus_bytes
     beats = load_beats(p, c) if joined else word_beats(p, c)
     words = 1 if joined and expands(c) else c["words"] + 1
-    at, stride, row_beats = c["addr"] // bus % longest, c["stride"] // bus, words * beats
+    at, row_beats = c["addr"] // bus % longest, words * beats
+    stride = row_beats if joined and packs(p, c) else c["stride"] // bus
     rows = 1 if joined and once(p, c) else c["rows"] + 1
     if joined and stride == row_beats:
         return _join(at, rows, row_beats, longest)
@@ -73,6 +77,16 @@ def once(p: CoreParams, c: dict) -> bool:
     """Whether a LOAD reads its rows, which are all the same word, once."""
     word = p.lxe.codes and c["target"] == LoadTo.W and not c["wide"] and not c["stride"] and not c["words"]
     return bool(word) and c["rows"] < p.dpe.n_h
+
+
+def packs(p: CoreParams, c: dict) -> bool:
+    """Whether a LOAD takes 4-bit weights."""
+    return p.lxe.weights and unpacks(c)
+
+
+def unpacked(p: CoreParams, c: dict) -> int:
+    """Words of W of a LOAD of 4-bit weights; 0 for others."""
+    return Packing.of(c["stride"]).makes(c["rows"] + 1) if packs(p, c) else 0
 
 
 def beats_read(p: CoreParams, c: dict) -> int:
@@ -178,6 +192,9 @@ class LoaderTime:
 
     def _fill(self, c: dict) -> Waits:
         """Takes the beats of words for a scratchpad, which is always ready."""
+        if packs(self.p, c):
+            yield from self._weights(c)
+            return
         if expands(c) or once(self.p, c):
             yield from self._parts(c)
             return
@@ -227,6 +244,36 @@ class LoaderTime:
             k += 1
             self.beats += beats
         self._beat, self._free = beat, free
+
+    def _weights(self, c: dict) -> Waits:
+        """Takes the beats of 4-bit weights. Each beat of them becomes `many` words, which leave the expander later.
+
+        Beats of scales do not wait for the words of the beat before, but for the first ones of the LOAD and the last
+        one of a word: words of the beat before still need these.
+        """
+        p, own, step = self.p, Packing.of(c["stride"]), load_beats(self.p, c)
+        many = 2 * p.lxe.bus_bytes // p.dpe.n_w
+        bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
+        beat, free, n = self._beat, self._free, 0
+        for beats, _ in cut(p, c, joined=True):
+            if len(bursts) <= k:
+                yield bursts, k
+            beat = max(beat, bursts[k] + self.latency - 1)
+            for _ in range(beats):
+                word, part = divmod(n, step)
+                scales = word % own.words == 0
+                beat = beat + 1 if scales and word and part < step - 1 else max(beat + 1, free)
+                n += 1
+                if self.detail:
+                    self.out.beats.append(beat)
+                if not scales:
+                    free = beat + many
+                    if self.detail:
+                        self.out.words += range(beat + 1 + EXPANDER, free + 1 + EXPANDER)
+            ends.append(beat)
+            k += 1
+            self.beats += beats
+        self._beat, self._free = beat, free + EXPANDER
 
     def _stream(self, c: dict, words: Queue | Always) -> Waits:
         """Takes the beats of words for the VPE; a word's beats follow when the word before has gone."""

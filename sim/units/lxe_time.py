@@ -18,7 +18,7 @@ from openvrex.golden.program.isa import Queue as From
 from openvrex.hdl.params import CoreParams
 from openvrex.hdl.queues import MULS, RESULTS, ROUTES
 from openvrex.sim.units.dpe_time import TO_READ, DpeTime
-from openvrex.sim.units.loader_time import LoaderTime, beats_read, cut, word_beats
+from openvrex.sim.units.loader_time import LoaderTime, beats_read, cut, unpacked, word_beats
 from openvrex.sim.units.queue_cycles import Queue, Units, Wait, Waits
 from openvrex.sim.units.sequencer_time import NAMES, Executed, Pipeline, SemaphoreTimes
 from openvrex.sim.units.storer_time import Give, StorerTime
@@ -42,7 +42,10 @@ class LxeCycles:
 
 
 def busy(p: CoreParams, step: Executed) -> dict[str, int]:
-    """Cycles in which a step keeps units busy, by unit: "dpe" (chunks), "vpe" (words), "load" and "store" (beats)."""
+    """Cycles in which a step keeps units busy, by unit: "dpe" (chunks), "vpe" (words), "load" and "store" (beats).
+
+    A LOAD of 4-bit weights takes as many cycles as it has words of W, or beats if these are more.
+    """
     c = step.beat
     if step.op not in ENGINE or c["skip"]:
         return {}
@@ -52,7 +55,7 @@ def busy(p: CoreParams, step: Executed) -> dict[str, int]:
         i = c["instruction"]
         return {"vpe": (i["words"] + 1) * (i["op"] != Op.STORE)}
     if step.op == Opcode.LOAD:
-        return {"load": beats_read(p, c)}
+        return {"load": max(beats_read(p, c), unpacked(p, c))}
     if step.op == Opcode.STORE and c["target"] == StoreTo.MEMORY:
         return {"store": (c["rows"] + 1) * (c["words"] + 1) * word_beats(p, c)}
     return {}

@@ -73,6 +73,12 @@ def _each(test: str, *values: int) -> tuple:
     return tuple((test, v) for v in values)
 
 
+def _transfers(size: str) -> tuple:
+    return tuple(
+        (test, size) for test in ("equals_the_reference", "cycles_equal_the_time_view", "faults", "reset_in_flight")
+    )
+
+
 _TRANSFERS = (
     ("reset_in_flight",),
     ("cycles_equal_the_time_view", "tiny"),
@@ -152,26 +158,26 @@ _SUBJECTS = (
     Subject("loader", _TRANSFERS, care=_DONE),
     Subject(  # what expands codes
         "loader",
-        (
-            ("equals_the_reference", "codes"),
-            ("cycles_equal_the_time_view", "codes"),
-            ("faults", "codes"),
-            ("reset_in_flight", "codes"),
-        ),
+        _transfers("codes"),
         "codes",
         care=_DONE,
         beside="sixteen",
         name="loader_codes",
     ),
+    Subject(  # what expands 4-bit weights
+        "loader",
+        _transfers("weights"),
+        "weights",
+        care=_DONE,
+        module="loader",
+        beside="sixteen",
+        name="loader_weights",
+    ),
+    Subject("weight_expander", (("words_of_several_groups_and_stalls", 16, 4000),), 16),
     Subject("storer", _TRANSFERS, care=_STORED),
     Subject(  # what sets registers
         "storer",
-        (
-            ("equals_the_reference", "registers"),
-            ("cycles_equal_the_time_view", "registers"),
-            ("faults", "registers"),
-            ("reset_in_flight", "registers"),
-        ),
+        _transfers("registers"),
         "registers",
         care=_STORED | {"store_set": "store_set[0] ? ~0 : 45'h1"},
         beside="tiny",
@@ -179,12 +185,7 @@ _SUBJECTS = (
     ),
     Subject(  # what packs signs
         "storer",
-        (
-            ("equals_the_reference", "codes"),
-            ("cycles_equal_the_time_view", "codes"),
-            ("faults", "codes"),
-            ("reset_in_flight", "codes"),
-        ),
+        _transfers("codes"),
         "codes",
         care=_STORED,
         beside="sixteen",

@@ -6,6 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
+from openvrex.golden.arithmetic.packed_weights import GROUPS, Packing, Rule
 from openvrex.golden.program.isa import LoadTo
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import CoreParams
@@ -91,6 +92,10 @@ def corners(size: str) -> list[dict]:
         codes = [transfer(LoadTo.W, 6 * PAGE + word * n, n, to=n % w, step=1, signal=n) for n in rows]
         for words, stride, step in ((1, word, 1), (2, word, 2), (3, 2 * word, 1), (4, 2 * word, 0)):
             codes += [transfer(LoadTo.W, PAGE, n, words, stride=stride, step=step, wide=1, signal=n) for n in rows]
+    if p.lxe.weights:  # packs of every kind: cut behind the first word of weights, whole, another begun
+        for packing in (Packing(rule, group) for rule in Rule for group in GROUPS):
+            for n, words in ((2, 1), (packing.words, 2), (packing.words + 2, 1)):
+                codes.append(transfer(LoadTo.W, PAGE, n, words, stride=packing.code, wide=1, signal=n))
     return [
         *codes,
         transfer(LoadTo.W, 0, signal=1),
@@ -169,6 +174,19 @@ def full_rate(p: CoreParams) -> list[dict]:
     ]
 
 
+def check_full_rate_of_weights(size):
+    """A word of W a cycle. A word of scales costs one cycle, or more where its beats outlast the words before."""
+    p = params(SIZES[size])
+    step, many = 2 * p.dpe.n_w // p.lxe.bus_bytes, 2 * p.lxe.bus_bytes // p.dpe.n_w
+    for packing in (Packing(Rule.SCALE), Packing(Rule.MINIMUM), Packing(Rule.ZERO, GROUPS[1])):
+        packs = 4
+        program = [transfer(LoadTo.W, 0, packs * packing.words, 1, stride=packing.code, wide=1)]
+        [got] = run(size, [case(size, program, latency=(1, 1))])
+        cycles = [cycle for cycle, _ in got["w"]]
+        lost = 1 + max(0, step - many)
+        assert cycles[-1] - cycles[0] + 1 == packs * packing.made + (packs - 1) * lost
+
+
 def check_full_rate(size):
     """The loader moves bus_bytes every cycle, also between instructions, up to the latency that `bursts` covers."""
     p = params(SIZES[size])
@@ -245,9 +263,35 @@ def faulty_codes() -> list[dict]:
     return episodes + [case("codes", [good, c, good], stalls, errors=[PAGE]) for c in fails for stalls in STALLS]
 
 
+def faulty_weights(size: str = "weights") -> list[dict]:
+    """The same of 4-bit weights."""
+    p = params(SIZES[size])
+    word, w = 2 * p.dpe.n_w, p.dpe.w_depth
+    whole, cut = Packing(Rule.SCALE), Packing(Rule.MINIMUM, GROUPS[1])
+    good = transfer(LoadTo.W, 0, cut.words + 2, 2, stride=cut.code, wide=1, signal=1)
+    more = {"wide": 1, "signal": 4}
+    bad = [
+        transfer(LoadTo.W, 0, 1, stride=whole.code, **more),  # scales alone
+        transfer(LoadTo.W, 0, whole.words + 1, stride=whole.code, **more),  # scales at the end
+        transfer(LoadTo.W, 0, 2, 4, to=w - 3, stride=whole.code, **more),  # its last word
+        transfer(LoadTo.W, 0, 2, 2, to=w, stride=cut.code, **more),
+        transfer(LoadTo.W, 0, whole.words, 1, stride=whole.code, step=w, **more),
+        transfer(LoadTo.W, word // 2, 2, stride=whole.code, **more),
+        *(transfer(LoadTo.W, 0, 2, stride=code, **more) for code in (0, 4, 8 + whole.code, word + 1)),
+        *(transfer(target, 0, 2, stride=whole.code, **more) for target in (LoadTo.X, LoadTo.COLUMN)),
+        transfer(LoadTo.W, 0, 2, stride=whole.code, signal=4),
+        *(transfer(LoadTo.W, 0, 2, 2, to=1 << k, stride=3, **more) for k in range(w.bit_length() - 1, 16)),
+    ]
+    episodes = [case(size, [good, c, good], stalls) for c in bad for stalls in STALLS[:2]]
+    assert {e["want"].fault for e in episodes} == {"range"}
+    beats = [n * p.lxe.bus_bytes for n in range(0, (cut.words + 2) * word // p.lxe.bus_bytes, 3)]
+    fails = transfer(LoadTo.W, PAGE, cut.words + 2, 2, stride=cut.code, **more)
+    return episodes + [case(size, [good, fails, good], STALLS[k % 5], errors=[PAGE + n]) for k, n in enumerate(beats)]
+
+
 def check_faults(size="tiny"):
     """A fault pulses once, after all earlier work is done. Then nothing moves, and the bus drains."""
-    run(size, faulty() if size == "tiny" else faulty_codes())
+    run(size, faulty() if size == "tiny" else faulty_codes() if size == "codes" else faulty_weights(size))
 
 
 def check_reset_in_flight(size="tiny"):

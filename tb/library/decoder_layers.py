@@ -108,6 +108,7 @@ class DecoderLayers:
         check(k.entry_bytes == size, "entry_bytes", k.entry_bytes, f"must be {size}, keys and values of a token")
         check(layers <= k.n_ctx, "n_ctx", k.n_ctx, f"must be at least {layers}, a context of each layer")
         self.decoder = Decoder(layers, trace.tokens)
+        held, packing = self.decoder.held(p.lxe.weights)
         shape = LayerShape(
             width=trace.hidden.shape[1],
             heads=trace.heads,
@@ -118,6 +119,7 @@ class DecoderLayers:
             recent=k.recent,
             entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most entries that a frame may fetch
             epsilon=float(self.decoder.epsilon),
+            packing=packing,
         )
         f = f or p.dre.function()
         retrieval = RetrievalShape.of(p.dre.sizes(), f.centre, sinks=self.sinks)
@@ -129,7 +131,7 @@ class DecoderLayers:
         planes = hyperplanes(f.n_hp, trace.kv_heads * trace.head_size, f.hash_seed)
         self.host = CoreHost(
             self.plans,
-            self.decoder.layers,
+            held,
             [planes] * layers,
             f,
             p.dre.sizes(layers * frames * self.tokens),  # an upper bound of blocks; `run` says how many it takes

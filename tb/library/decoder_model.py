@@ -65,6 +65,8 @@ def decoder_host(
     f : parameters of the retrieval, those of the hardware if not given; sinks are none, as the prompt is clustered
     pages : retrieve coded pages instead of clusters of similar keys
 
+    On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file.
+
     Home memory is as large as the stream needs. Raises `ParamError` for a core that does not hold the decoder.
     """
     f, k, h = replace(f or p.dre.function(), sinks=0), p.dre.kvmu, decoder.head_size
@@ -76,7 +78,7 @@ def decoder_host(
         check(total <= most, "clusters", k.clusters, f"must be at least {-(-total // pages.page)}, pages of the stream")
     reason = f"must be at least {blocks} for {total} tokens"
     check(blocks <= k.blocks, "blocks", k.blocks, reason)
-    layers = decoder.layers
+    layers, packing = decoder.held(p.lxe.weights)
     matrices: Sequence[np.ndarray | KeyMatrices] = [
         np.tile(hyperplanes(f.n_hp, h, f.hash_seed), (1, decoder.kv_heads))
     ] * len(layers)
@@ -85,7 +87,8 @@ def decoder_host(
     turns = np.array(decoder.frequencies)
     weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns)
     shape = layer_shape(p, total, tokens, decoder)
-    shape = replace(shape, ffn=layers[0]["ffn_down"].shape[0], epsilon=float(decoder.epsilon))
+    ffn = decoder.layers[0]["ffn_down"].shape[0]
+    shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)
     sizes = p.dre.sizes(blocks)
     retrieval = RetrievalShape.of(sizes, f.centre, pages=pages)
     return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, end=decoder.end)

@@ -255,6 +255,7 @@ class MosaicStream:
         n = p.dpe.n_w
         clusters, visual = (-(-x // n) * n for x in (room.clusters, room.visual))
         total = sum(len(s.x) for s in segments)
+        held, packing = decoder.held(p.lxe.weights)
         shape = LayerShape(
             width=decoder.embeddings.shape[1],
             heads=decoder.heads,
@@ -265,6 +266,7 @@ class MosaicStream:
             recent=-(-(room.slots + clusters) // (2 * n)) * 2 * n,
             entries=0,
             epsilon=float(decoder.epsilon),
+            packing=packing,
         )
         shape_of, fmt = decoder_shape(decoder), p.lxe_format()
         policy = Mosaic(entry.params, shape_of)
@@ -275,7 +277,7 @@ class MosaicStream:
             frames = FramePlan(seen[0].shape[1], most, fmt, visual, len(seen), build, policy.visual_limit)
         self.ports = idle_ports(p)
         turns = np.array(decoder.frequencies)
-        given = self.plan, entry.params, shape_of, decoder.layers, turns, self._core, self._launch
+        given = self.plan, entry.params, shape_of, held, turns, self._core, self._launch
         self.host = MosaicHost(*given, frames)
         self.twin = Twin(self.host)
         self.outputs = Outputs()

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from openvrex.golden.program.layer_compiler import LayerShape
+from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
+from openvrex.golden.program.layer_memory import LayerShape
 
 
 def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -27,3 +28,30 @@ def turns(shape: LayerShape, start: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines [tokens, head size / 2] for a pass that starts at position `start`."""
     angle = (start + np.arange(shape.tokens))[:, None] * 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def four_bits(w: np.ndarray, packing: Packing) -> FourBits:
+    """A matrix [inputs, outputs] with the 4-bit weights nearest to its own; its inputs are whole groups."""
+    groups = w.reshape(-1, packing.group, w.shape[1])
+    least, most = groups.min(axis=1), groups.max(axis=1)
+    if packing.rule == Rule.SCALE:
+        d, other = np.maximum(-least / 8, most / 7), None
+    else:
+        d, other = (most - least) / 15, least
+    d = d.astype(np.float16)
+    below = 8 * d.astype(float)
+    if packing.rule == Rule.MINIMUM:
+        other = least.astype(np.float16)
+        below = -other.astype(float)
+    elif packing.rule == Rule.ZERO:
+        other = np.clip(np.rint(-least / d), 0, 15).astype(np.uint16)
+        below = other * d.astype(float)
+    q = np.clip(np.rint((groups + below[:, None]) / d.astype(float)[:, None]), 0, 15).astype(np.uint8)
+    scales = [d.view(np.uint16)] + ([] if other is None else [other.view(np.uint16)])
+    return FourBits(q.reshape(w.shape), np.stack(scales, axis=-1), packing)
+
+
+def quantised(layer: dict[str, np.ndarray], packing: Packing) -> tuple[dict[str, Matrix], dict[str, np.ndarray]]:
+    """A layer with 4-bit weights, and the same with the BF16 numbers that they stand for."""
+    own = {name: four_bits(x, packing) for name, x in layer.items() if x.ndim == 2}
+    return layer | own, layer | {name: x.bf16.astype(np.float32) for name, x in own.items()}

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from amaranth import Module
@@ -10,6 +11,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
 
 from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.packed_weights import GROUPS, WORDS, Packing, Rule
 from openvrex.golden.program.isa import (
     ADDR_BITS,
     NUMBER_BITS,
@@ -20,6 +22,7 @@ from openvrex.golden.program.isa import (
     expands,
     packs_signs,
     sets_register,
+    unpacks,
 )
 from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import connect_ports, port_members
@@ -40,6 +43,13 @@ SIZES = {
     "registers": ["to_register=true"],
     "sixteen": _SIXTEEN,
     "codes": [*_SIXTEEN, "lxe.codes=5", "hcu.newest=true"],  # two codes in a word of W, two words of W in one of memory
+    "weights": [*_SIXTEEN, "lxe.weights=true"],  # two words of W in a beat, two beats in a word of memory
+    "weights-narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=4", "lxe.burst_bytes=32", "lxe.weights=true"],  # one in a beat
+    # Two groups in a word of W, and codes beside the weights.
+    "weights-core": [
+        *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=64"),
+        *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32", "lxe.codes=18", "lxe.weights=true"),
+    ],
     "core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512"),
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
@@ -141,8 +151,13 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
             off_the_grid(p, c, LoadTo.VECTOR) or (c["target"] == LoadTo.COLUMN and c["words"] > 0)
         )
 
-    # A row of codes has the bytes of a word of BF16 numbers, and becomes several words.
-    marked = [(c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None) for c in commands]
+    # A row of codes or weights has the bytes of a word of BF16 numbers, and becomes several words.
+    marked: list[tuple[dict, CodeWords | Packing | None]] = []
+    for c in commands:
+        if p.lxe.weights and unpacks(c):
+            marked.append((c | {"wide": 0, "stride": 2 * lanes}, Packing.of(c["stride"])))
+        else:
+            marked.append((c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None))
     for c, codes in marked:
         same = p.lxe.codes > 0 and c["target"] == LoadTo.W and not (c["words"] or c["stride"] or codes)
         read = c | {"words": 0} if codes else c | {"rows": 0} if same and c["rows"] < lanes else c
@@ -157,9 +172,10 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
         if refused(c):
             out.fault = "range"
             return out
-        _note(p, c | {"words": 0} if codes else c, out.bins, "codes" if codes else LoadTo(c["target"]).name.lower())
+        name = "weights" if isinstance(codes, Packing) else "codes" if codes else LoadTo(c["target"]).name.lower()
+        _note(p, c | {"words": 0} if codes else c, out.bins, name)
         if codes:
-            out.fault = _expand(p, c, codes, errors, out)
+            out.fault = (_unpack if isinstance(codes, Packing) else _expand)(p, c, codes, errors, out)  # type: ignore[operator]
             if out.fault:
                 return out
             out.signals.append(c["signal"])
@@ -210,6 +226,64 @@ def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], ou
             out.bins |= {"tree_within_a_word"} if tree and not j and q % codes.many else set()
             q += 1
     return ""
+
+
+def _unpack(p: CoreParams, c: dict, packing: Packing, errors: frozenset[int], out: Expected) -> str:
+    """Add the words of a LOAD of 4-bit weights, up to its fault, which is returned. Beats may fail one by one."""
+    lanes, bus, q = p.dpe.n_w, p.lxe.bus_bytes, 0
+    many, raw, made = 2 * bus // lanes, b"", 0  # words of a beat; the word of scales; words of W of the pack
+    out.bins |= {packing.rule.name.lower(), f"groups_of_{packing.group}"}
+    for r in range(c["rows"] + 1):
+        scales = r % packing.words == 0
+        if scales:
+            if r == c["rows"]:
+                return "range"
+            raw, made = b"", 0
+            out.bins |= {"another_pack"} if r else set()
+        for a in ((c["addr"] + r * 2 * lanes + k) % TOP for k in range(0, 2 * lanes, bus)):
+            if a in errors:
+                return "bus"
+            beat = content(a, bus)
+            if scales:
+                raw += beat
+                continue
+            for part in range(many):
+                row, j = divmod(q, c["words"] + 1)
+                at = c["to"] + row // lanes * c["step"] + j
+                if at >= p.dpe.w_depth:
+                    return "range"
+                number = int.from_bytes(beat, "little") >> 4 * lanes * part
+                data = [exact_weight(packing, raw, made * lanes + k, number >> 4 * k & 15) for k in range(lanes)]
+                out.words.append(("w", {"tree": row % lanes, "column": 0, "lane": 0, "addr": at, "data": data}))
+                q, made = q + 1, made + 1
+    out.bins |= {"cut_short"} if made < packing.made else {"whole_pack"}
+    return ""
+
+
+def exact_weight(packing: Packing, scales: bytes, k: int, q: int) -> int:
+    """Bits of weight k of a pack, of number q, by exact rationals: rounded to FP32, then to BF16."""
+
+    def half(bits: int) -> Fraction:
+        up = bits >> 10 & 31
+        size = Fraction((bits & 1023) + (1024 if up else 0)) * Fraction(2) ** (max(up, 1) - 25)
+        return -size if bits >> 15 else size
+
+    given = numbers(scales, 2)[k // packing.group * packing.numbers :]
+    d = half(given[0])
+    exact = d * q + half(given[1]) if packing.rule == Rule.MINIMUM else d * (q - 8)
+    if packing.rule == Rule.ZERO:
+        exact = d * (q - given[1] % 32)
+    for bits in (24, 8):
+        if exact:
+            step = Fraction(2) ** (exponent_of(abs(exact)) - bits + 1)
+            exact = round(exact / step) * step  # ties to even
+    return int(np.array(float(exact), np.float32).view(np.uint32)) >> 16
+
+
+def exponent_of(x: Fraction) -> int:
+    """The largest e with 2^e at most x."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    return e if Fraction(2) ** e <= x else e - 1
 
 
 def parted(codes: CodeWords, raw: bytes) -> list[list[int]]:
@@ -376,6 +450,7 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         may = target in (memory, StoreTo.SCORE) or (not loading and target == StoreTo.HASH and p.dre.hcu.newest)
         wide = int(may and rng.random() < 0.5)
         coded = loading and target == LoadTo.W and p.lxe.codes and rng.random() < 0.6
+        packs = loading and target == LoadTo.W and p.lxe.weights and not coded and rng.random() < 0.7
         words = 1 if column else min(depth, rng.choice([1, 1, 2, rng.randint(1, 12)]))
         to, step = rng.randint(0, depth - words), rng.choice([0, 1, words, rng.randint(0, 9)])
         groups = (depth - words - to) // (1 if column else max(1, step)) + 1
@@ -384,13 +459,20 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
         if coded:  # as many words as fit, in whole words of memory
             rows = rows * words // p.lxe_format().code_words.many
             coded, rows = rows > 0, max(1, rows)
+        if packs:  # as many words as fit, in whole words of memory
+            packing = Packing(rng.choice(list(Rule)), rng.choice(GROUPS))
+            most = (groups * lanes if rng.random() < 0.7 else rows) * words
+            rows = min(40, packing.read(most // WORDS * WORDS))
+            packs, rows = rows > 1, max(1, rows - (rows % packing.words == 1))
         if to_dre:
             words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0
         length = size if coded else words * size << wide
-        wide |= int(coded)
+        wide |= int(coded or packs)
         stride = rng.choice([0, size, length, length, length + size, PAGE, 3 * PAGE - size, (1 << 32) - size])
         near = rng.choice([0, PAGE, 2 * PAGE, TOP, rng.randrange(1 << 30) * PAGE])
         addr = near + rng.randint(-6, 6) * size
+        if packs:
+            stride = packing.code
         if not loading and target == StoreTo.HASH:
             addr = rng.choice([0, p.dre.hcu.n_ctx - 1, rng.randrange(p.dre.hcu.n_ctx)])
         elif to_dre:

@@ -190,6 +190,7 @@ class WindowStream:
         check(tokens >= 1, "tokens", tokens, "of a pass must be at least 1")
         check(slots in (0, max(slots, self.need)), "slots", slots, f"must be at least {self.need}, or 0: as many")
         slots = -(-max(slots, self.need, tokens) // pair) * pair
+        held, packing = decoder.held(p.lxe.weights)
         shape = LayerShape(
             width=decoder.embeddings.shape[1],
             heads=decoder.heads,
@@ -200,12 +201,13 @@ class WindowStream:
             recent=slots,
             entries=0,
             epsilon=float(decoder.epsilon),
+            packing=packing,
         )
         history = branch_of(entry)
         self.plan = WindowPlan(shape, p.lxe_format(), places, history=history)
         out, layers = shape.heads * shape.head_size, range(len(decoder.layers))
         branches = [HistoryBranch(history, shape.width, out, i) for i in layers] if history else []
-        self.host = WindowHost(self.plan, decoder.layers, np.array(decoder.frequencies), self._core, branches)
+        self.host = WindowHost(self.plan, held, np.array(decoder.frequencies), self._core, branches)
         self.block_tokens = getattr(entry.params, "block_tokens", 0)  # of a KV block that is evicted as a whole
         self.carried = 0  # passes of a layer that began with a state
         self.ports = idle_ports(p)

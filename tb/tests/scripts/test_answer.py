@@ -175,10 +175,15 @@ def test_the_stream_of_the_other_policies(tmp_path):
 
 @models
 @pytest.mark.nightly
-@pytest.mark.parametrize(("layers", "frames", "generate"), [(2, 1, 2), (N_LAYERS, 4, 8)])
-def test_the_real_decoder(layers, frames, generate, tmp_path):
-    """The second run is the whole model: some three thousand steps, half an hour of two cores."""
-    words = ("--policy", "resv", "--layers", layers, "--frames", frames, "--generate", generate)
+@pytest.mark.parametrize(
+    ("layers", "frames", "generate", "more"),
+    [(2, 1, 2, ()), (2, 1, 2, ("-p", "lxe.weights=true")), (N_LAYERS, 4, 8, ())],
+)
+def test_the_real_decoder(layers, frames, generate, more, tmp_path):
+    """The second run takes the 4-bit weights of the model's file, the third the whole model: some three thousand steps,
+    half an hour of two cores.
+    """
+    words = ("--policy", "resv", "--layers", layers, "--frames", frames, "--generate", generate, *more)
     got = vrex(*words, "-o", tmp_path, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)

@@ -33,7 +33,12 @@ def test_every_unit_and_preset_has_budgets():
 
 
 @pytest.mark.parametrize(
-    ("name", "one"), [("edge8", "core"), ("server48", "core"), ("vrex8", "vrex1"), ("vrex48", "vrex1")]
+    ("name", "one"),
+    [
+        *((name, "core") for name in ("edge8", "server48")),
+        *((name, "corex") for name in ("edge8x", "server48x")),
+        *((name, "vrex1") for name in ("vrex8", "vrex48")),
+    ],
 )
 def test_larger_systems_share_the_units_of_a_core(name, one):
     """So that their budgets need no run of their own."""

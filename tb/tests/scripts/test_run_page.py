@@ -1,4 +1,4 @@
-"""The comparisons of docs/run.md: what was recorded on the RTL, and what the simulator says."""
+"""Comparisons of docs/run.md and docs/papers/policies.md: what was recorded on the RTL, what the simulator says."""
 
 import json
 import re
@@ -22,14 +22,12 @@ from openvrex.tb.library.runner import ROOT
 
 PAGE = (ROOT / "docs/run.md").read_text()
 RESULTS = ROOT / "docs/results"
-STREAM, DECODER, SIZED = (
+STREAM, DECODER = (
     PAGE[PAGE.index(first) : PAGE.index(behind)]
-    for first, behind in (
-        ("### One stream under", "### A frame under"),
-        ("### The whole decoder", "## Which policy suits"),
-        ("## Which policy suits", "## Limits"),
-    )
+    for first, behind in (("### One stream under each policy", "### A frame"), ("### The whole decoder", "## Limits"))
 )
+SIZED = (ROOT / "docs/papers/policies.md").read_text()
+SIZED = SIZED[SIZED.index("## Which policy suits") :]
 SIZED = " ".join(SIZED.split())
 RECORD = json.loads((RESULTS / "one_stream.json").read_text())["frames"]
 WHOLE = json.loads((RESULTS / "whole_decoder.json").read_text())

@@ -10,6 +10,7 @@ from openvrex.tb.checks.loader_checks import (
     check_equals_the_reference,
     check_faults,
     check_full_rate,
+    check_full_rate_of_weights,
     check_long_instructions,
     check_reset_in_flight,
     corners,
@@ -23,8 +24,10 @@ from openvrex.tb.library.transfer_traffic import (
 )
 from tb.tests.by_day import by_day
 
+WEIGHTS = ["weights", "weights-narrow", "weights-core"]
 
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "codes"))
+
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "codes", "weights"))
 def test_equals_the_reference(size):
     check_equals_the_reference(size)
 
@@ -33,7 +36,7 @@ def test_long_instructions():
     check_long_instructions()
 
 
-@pytest.mark.parametrize("size", ["tiny", "codes"])
+@pytest.mark.parametrize("size", by_day(["tiny", "codes", *WEIGHTS], "tiny", "codes", "weights"))
 def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
@@ -43,12 +46,17 @@ def test_full_rate(size):
     check_full_rate(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "codes"])
+@pytest.mark.parametrize("size", by_day(WEIGHTS, "weights"))
+def test_full_rate_of_weights(size):
+    check_full_rate_of_weights(size)
+
+
+@pytest.mark.parametrize("size", by_day(["tiny", "codes", *WEIGHTS[:2]], "tiny", "codes", "weights"))
 def test_faults(size):
     check_faults(size)
 
 
-@pytest.mark.parametrize("size", ["tiny", "codes"])
+@pytest.mark.parametrize("size", ["tiny", "codes", "weights"])
 def test_reset_in_flight(size):
     check_reset_in_flight(size)
 
@@ -60,12 +68,21 @@ BINS = {
 }
 
 
+OF_WEIGHTS = {
+    *("weights", "scale", "minimum", "zero", "groups_of_32", "groups_of_128", "whole_pack", "cut_short"),
+    *("another_pack", "w", "column", "x", "vector", "skip", "crosses_page", "groups", "words"),
+}
+
+
 def test_coverage(record_property):
     """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
     of_codes = set().union(*(e["want"].bins for e in (*traffic("codes"), case("codes", corners("codes")))))
+    for size in WEIGHTS:
+        own = set().union(*(e["want"].bins for e in (*traffic(size), case(size, corners(size)))))
+        assert own >= OF_WEIGHTS, OF_WEIGHTS - own
     assert of_codes >= {"codes", "tree_within_a_word", "once", "w", "column", "x", "vector", "wraps", "groups"}
 
 

@@ -1,18 +1,23 @@
 """A whole decoder on the RTL of a core: every byte of memory equals golden after each step of a stream."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from openvrex.golden.program.isa import Status
-from openvrex.golden.program.layer_memory import Register
+from openvrex.golden.arithmetic.packed_weights import Packing, Rule
+from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.isa import Opcode, Status, unpacks
+from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import LxeError
+from openvrex.golden.program.model_host import ModelHost, Weights
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.tb.library.head_runs import CORNERS, HeadRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.model_stream import ModelStream
+from openvrex.tb.library.random_layers import quantised, weights
 from openvrex.tb.library.runner import emit
 from openvrex.tb.library.small_models import (
     CODES,
@@ -20,6 +25,7 @@ from openvrex.tb.library.small_models import (
     PAGE,
     SHAPE,
     VOCABULARY,
+    function,
     host,
     model,
     page_host,
@@ -85,6 +91,31 @@ def test_a_stream_of_pages_equals_golden():
     assert coded == tables * (h.length // PAGE.mean)
     assert perf["dre.hcu.opened"] == tables * -(-h.length // PAGE.page)
     assert perf["dre.cluster_set.sets"] == len(fetched)
+
+
+def test_layers_of_4_bit_weights_equal_golden():
+    """A layer whose GEMMs load 4-bit weights, groups of 32 with minima: a prompt, a frame, a token."""
+    shape = LayerShape(width=64, heads=4, kv_heads=2, head_size=16, ffn=64, tokens=3, recent=8, entries=8)
+    p, rng = params("lxe.weights=true", "entry_bytes=64", "w_depth=64", "bus_bytes=8"), np.random.default_rng(2)
+    packing, own = Packing(Rule.MINIMUM), model(2, tied=False)
+    [layer, _] = quantised(weights(shape, rng), packing)
+    table, norm = rng.normal(size=(VOCABULARY, shape.width)) / 8, np.ones(shape.width)
+    planes = [np.tile(own.matrices[0][:, :1], (1, shape.kv_heads * shape.head_size))]
+    turns = 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
+    decoder = Weights([layer], planes, norm, table, turns)
+    f, sizes = function(p), p.dre.sizes()
+    packed = replace(shape, packing=packing)
+    h = ModelHost(packed, p.lxe_format(), RetrievalShape.of(sizes, f.centre), decoder, f, sizes)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    loads = 0
+    for step in h.stream(parts(decoder, [3, 2]), GENERATED):
+        loads += sum(i.op == Opcode.LOAD and unpacks(i) for i in step.program)
+        script.add(step.program, step.registers)
+        h.run(step)
+        script.expect()
+    assert loads > 20
+    ran, after = script.play(emit("core", p), ModelStream(h, [], 0).ports, 0.1)
+    assert not script.differences(ran, after)
 
 
 def test_argmax_equals_golden():

@@ -14,7 +14,7 @@ from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import StreamingParams
 from openvrex.golden.retrieval.signatures import SignatureParams
 from openvrex.papers.commands.kept_runs import variants_of
-from openvrex.papers.commands.recall_command import Summary, interval, plot
+from openvrex.papers.commands.recall_command import Summary, interval, plot, without_matrices
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
@@ -263,3 +263,12 @@ def test_interval_covers_the_share():
     assert interval(1.0, 20) == pytest.approx((0.839, 1.0), abs=1e-3)
     with pytest.raises(ParamError):
         Case(depth=-1).checked()
+
+
+def test_a_model_without_matrices_is_told():
+    """Coded pages of Gemma 3 take rows of a Hadamard matrix unless a file is given; SmolLM2's come with OpenVRex."""
+    plain = list(variants_of("full,pages", []))
+    assert "no matrices of gemma3 come with OpenVRex" in without_matrices(plain, "gemma3")
+    assert not without_matrices(plain, "smollm2")
+    assert not without_matrices(list(variants_of("full,resv", [])), "gemma3")
+    assert not without_matrices(list(variants_of("pages", ["pages.matrices=own.npz"])), "gemma3")

@@ -1,0 +1,162 @@
+"""Expands 4-bit weights to the BF16 numbers by which the DPE multiplies."""
+
+from amaranth import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from openvrex.golden.arithmetic.packed_weights import GROUPS, SMALLEST, ZERO_BITS, Rule
+from openvrex.hdl.arith.fp32 import BIAS
+from openvrex.hdl.named import comb, reg
+from openvrex.hdl.params import DpeParams, bits_for
+
+SIZE = 46  # bits of the magnitude of a weight, in units of 2^SMALLEST
+KEPT = 8 - 1 + 24 + 2  # of these behind stage 3: the leading one is one of 8, FP32 keeps 24, two say how it rounds
+
+
+def slots(p: DpeParams) -> int:
+    """Groups of a word of W, of 32 weights each; one if it is shorter."""
+    return max(1, p.n_w // GROUPS[0])
+
+
+def packed_layout(p: DpeParams) -> data.StructLayout:
+    """A word of W before it is expanded.
+
+    rule : `golden.arithmetic.packed_weights.Rule` · q : numbers of 4 bits · scale, other : FP16 bits of d and of m, or
+    z, of each group of 32 · tree, addr : where the word goes
+    """
+    pairs = {name: data.ArrayLayout(16, slots(p)) for name in ("scale", "other")}
+    return data.StructLayout({"valid": 1, "rule": 2, "q": data.ArrayLayout(4, p.n_w), **pairs, **_place(p)})
+
+
+def expanded_layout(p: DpeParams) -> data.StructLayout:
+    """A word of W in BF16, and where it goes."""
+    return data.StructLayout({"valid": 1, "data": data.ArrayLayout(16, p.n_w), **_place(p)})
+
+
+def _place(p: DpeParams) -> dict[str, int]:
+    return {"tree": bits_for(p.n_w), "addr": p.w_addr_bits}
+
+
+class WeightExpander(wiring.Component):
+    """Makes the BF16 numbers of words of 4-bit weights.
+
+    A group has 16 different weights, one for each q. The unit computes these for each group of a word, and each lane
+    takes one of them:
+
+        scale, other        d, and m or -d z: a sign, a significand and an exponent each
+             |              stage 1
+        d q + m, exact      16 integers of 47 bits
+             |              stage 2
+        magnitudes          shifted up in steps of 8
+             |              stage 3
+        rounded             16 BF16 numbers: to FP32, then to BF16, at once
+             |              stage 4
+        one for each lane   by its q
+
+    Parameters
+    ----------
+    p : DpeParams
+
+    Members
+    -------
+    i : In(`packed_layout`) : a word, which is taken with `move`
+    move : In(1) : every word moves on by a stage
+    o : Out(`expanded_layout`) : the word that leaves with `move`
+    more : Out(1) : there are words behind it
+
+    Latency: 4 cycles with `move` (`LATENCY`). Throughput: a word of W a cycle.
+    Raises: nothing.
+    Source: function: `golden.arithmetic.packed_weights.weights`.
+    """
+
+    LATENCY = 4
+
+    def __init__(self, p: DpeParams):
+        self.p = p
+        super().__init__({"i": In(packed_layout(p)), "move": In(1), "o": Out(expanded_layout(p)), "more": Out(1)})
+
+    def elaborate(self, platform):
+        p, m = self.p, Module()
+        many = slots(p)
+        weights = [self._group(m, k) for k in range(many)]
+        word = {name: Value.cast(getattr(self.i, name)) for name in ("valid", "q", *_place(p))}
+        valid = []
+        for stage in range(1, self.LATENCY + 1):
+            with m.If(self.move):
+                word = {name: reg(m, f"{name}{stage}", x, None, name != "valid") for name, x in word.items()}
+            valid.append(word["valid"])
+        m.d.comb += [
+            self.more.eq(Cat(*valid[:-1]).any()),
+            *(self.o[name].eq(word[name]) for name in ("valid", *_place(p))),
+        ]
+        for lane in range(p.n_w):
+            own = weights[lane * many // p.n_w]
+            m.d.comb += self.o.data[lane].eq(own.word_select(word["q"].word_select(lane, 4), 16))
+        return m
+
+    def _group(self, m: Module, k: int) -> Signal:
+        """The 16 weights of a group of the word, BF16, behind stage 4."""
+        scale, other = (comb(m, f"{name}{k}", self.i[name][k], 16) for name in ("scale", "other"))
+        minimum = comb(m, f"minimum{k}", self.i.rule == Rule.MINIMUM)
+        zero = comb(m, f"zero{k}", Mux(self.i.rule == Rule.SCALE, 8, other[:ZERO_BITS]), ZERO_BITS)
+        d_size, m_size = (Cat(x[:10], x[10:15].any()) for x in (scale, other))
+        d_up, m_up = (x[10:15] - x[10:15].any() for x in (scale, other))
+        with m.If(self.move):  # stage 1
+            d = reg(m, f"d{k}", d_size)
+            d_shift = reg(m, f"d_shift{k}", d_up, 5)
+            minus = reg(m, f"minus{k}", scale[15])
+            rest = reg(m, f"m{k}", Mux(minimum, m_size, d_size * zero), 11 + ZERO_BITS)
+            m_shift = reg(m, f"m_shift{k}", Mux(minimum, m_up, d_up), 5)
+            less = reg(m, f"less{k}", ~minimum | (scale[15] ^ other[15]))  # m has the other sign than d
+        wide = [0, comb(m, f"wide{k}_1", d << d_shift, SIZE - 5)]
+        for q in range(2, 16):  # d times q: twice a smaller one, or two of them together
+            high = 1 << q.bit_length() - 1
+            if q % 2 == 0:
+                of = wide[q // 2] << 1
+            elif q == 2 * high - 1 > 3:
+                of = (wide[high] << 1) - wide[1]
+            else:
+                of = wide[high] + wide[q - high]
+            wide.append(comb(m, f"wide{k}_{q}", of, SIZE - 1))
+        shifted = comb(m, f"shifted{k}", rest << m_shift, SIZE)
+        added = comb(m, f"added{k}", Mux(less, -shifted, shifted), signed(SIZE + 1))
+        with m.If(self.move):  # stage 2
+            sums = [reg(m, f"sum{k}_{q}", wide[q] + added, signed(SIZE + 1)) for q in range(16)]
+            minus = reg(m, f"minus_sum{k}", minus)
+        lifted = [self._lift(m, f"{k}_{q}", x) for q, x in enumerate(sums)]
+        with m.If(self.move):  # stage 3
+            lifted = [
+                (reg(m, f"lifted{k}_{q}", x), reg(m, f"up{k}_{q}", up), reg(m, f"minus{k}_{q}", minus ^ sums[q][-1]))
+                for q, (x, up) in enumerate(lifted)
+            ]
+        rounded = [self._round(m, f"{k}_{q}", *x) for q, x in enumerate(lifted)]
+        with m.If(self.move):  # stage 4
+            return reg(m, f"weights{k}", Cat(*rounded))
+
+    def _lift(self, m: Module, name: str, x: Signal) -> tuple[Value, Value]:
+        """The magnitude of x with its leading one among the highest 8 bits, and how many times 8 it went up.
+
+        The last of its bits stands for all those that FP32 does not keep: whether one of them is set.
+        """
+        size = comb(m, f"size{name}", (x ^ x[-1].replicate(len(x))) + x[-1], SIZE)
+        size, up = self._left(m, name, size, [32, 16, 8])
+        return Cat(size[: -KEPT + 1].any(), size[-KEPT + 1 :]), up
+
+    def _round(self, m: Module, name: str, x: Signal, up: Signal, minus: Signal) -> Value:
+        """The BF16 number of a magnitude that `_lift` gives, rounded to FP32 and then to BF16."""
+        x, more = self._left(m, name, x, [4, 2, 1])
+        top, low, tail = x[-8:], x[-24:-8], x[:-24]
+        to_fp32 = tail[-1] & (tail[:-1].any() | low[0])  # FP32 rounds up
+        carry = Mux(low[-1], low[:-1].any() | to_fp32 | top[0], low[:-1].all() & to_fp32 & top[0])
+        exponent = comb(m, f"exponent{name}", BIAS + SMALLEST + SIZE - 1 - Cat(more, up), 8)
+        bits = comb(m, f"bits{name}", Cat(top[:7], exponent) + carry, 15)
+        return Mux(top[-1], Cat(bits, minus), 0)
+
+    def _left(self, m: Module, name: str, x: Value, steps: list[int]) -> tuple[Value, Value]:
+        """`x` shifted left by each of `steps`, halves of one another, if as many of its highest bits are zero."""
+        taken = []
+        for step in steps:
+            none = comb(m, f"none{name}_{step}", ~x[-step:].any())
+            x = comb(m, f"left{name}_{step}", Mux(none, x << step, x), len(x))
+            taken = [none, *taken]
+        return x, Cat(*taken)

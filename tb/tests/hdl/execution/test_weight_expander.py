@@ -1,0 +1,60 @@
+"""The expander of 4-bit weights equals golden: every scale and q, zero points, minima of every exponent; stalls."""
+
+import numpy as np
+import pytest
+
+from openvrex.golden.arithmetic.packed_weights import Rule
+from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks.weight_expander_checks import (
+    check_words_of_several_groups_and_stalls,
+    emitted,
+    numbers,
+    pairs,
+    run,
+)
+
+EVERY = np.arange(1 << 16)
+
+
+def test_every_scale_and_number():
+    """Q4_0: all 65,536 scales by all 16 numbers."""
+    run(16, np.full(1 << 16, Rule.SCALE), numbers(1 << 16), EVERY[:, None], 0 * EVERY[:, None])
+
+
+@pytest.mark.parametrize("count", [1 << 12, pytest.param(1 << 16, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rule", [Rule.MINIMUM, Rule.ZERO])
+def test_minima_and_zero_points(rule, count):
+    """Random scales by every zero point, by minima near their multiples and by any."""
+    rng = np.random.default_rng(rule)
+    scale, other = pairs(count, rng)
+    if rule == Rule.ZERO:
+        other = np.arange(count) % 32 + 32 * rng.integers(0, 9, count)
+    run(16, np.full(count, rule), numbers(count), scale[:, None], other[:, None])
+
+
+@pytest.mark.parametrize("lanes", [4, 64])
+def test_words_of_several_groups_and_stalls(lanes):
+    check_words_of_several_groups_and_stalls(lanes)
+
+
+MUTANTS = {
+    "$or 4.aea9cabb: B[0] const0": "a number above half of a step is rounded down",
+    "$and 4.1c65b17f: A[0] inv": "a sum that FP32 rounds up to half of a step is not rounded on",
+    "$reduce_and 3.b71ae38c: A[6] const0": "the same with one bit",
+    "$not 1.86721b92: A[0] const1": "every minimum is added",
+    "$mux 0.e6200d20: A[100] inv": "a word that waits changes",
+    "$mul 0.5b712c13: B[2] const0": "a bit of the zero point does not count",
+    "$reduce_or 1.33a2faf7: A[4] const1": "subnormal minima have a leading one",
+    "$xor 4.623fdb99: A[0] const1": "scales have no sign",
+    "$not 4.bb989645: Y[0] const0": "a sum does not go up by one bit",
+}
+
+
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_are_killed(every):
+    """Every fourth one, and at night all."""
+
+    def passes(dut):
+        check_words_of_several_groups_and_stalls(16, 1500, dut)
+
+    assert not survivors(emitted(16), MUTANTS, passes, every=every)

@@ -1,0 +1,106 @@
+"""Weights of 4 bits in the simulator: bytes, cycles and times of a pass, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from openvrex.golden.program.isa import Opcode, encode
+from openvrex.golden.program.layer_compiler import GEMMS
+from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.hdl.params import override, preset
+from openvrex.scripts.main import app
+from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.pages_pass import PagesPass
+from openvrex.sim.system.passes import selected
+from openvrex.sim.system.platforms import EDGE, PLATFORMS
+from openvrex.sim.system.timeline import Point
+from openvrex.sim.system.workload import MODELS, WEIGHTS, Decoder
+from openvrex.sim.units.loader_time import LoaderTime, unpacked
+from openvrex.sim.units.lxe_time import busy
+from openvrex.sim.units.sequencer_time import trace
+
+FOUR = replace(EDGE, name="edge8x", system=preset("edge8x"))
+SMALL = MODELS["smollm2-135m"]
+PACKED = [name for name, packing in WEIGHTS.items() if packing]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_bytes_are_those_of_the_compiled_arrays(name):
+    """Of a layer's products; SmolLM2's width is no multiple of 128, so its groups are of 32."""
+    model = FOUR.held(Decoder(), name)
+    share = PagesPass(FOUR, PageParams(), Point(4096, model=model)).share()
+    own = sum(share.plan[f"{n}_weight"].size for n in GEMMS)
+    assert own * share.shares.cores == model.layer_bytes
+    assert (
+        model.layer_bytes / model.layer_weights == {"q4_0": 18, "q4_1": 20, "gptq": 16.5, "gptq-zeros": 17}[name] / 32
+    )
+    assert model.pass_bytes < Decoder().pass_bytes / 2.5
+
+
+def test_a_group_that_does_not_fit_is_refused():
+    point = Point(4096, model=FOUR.held(SMALL, "gptq"))
+    with pytest.raises(ValueError, match="group=128: must divide a slice of .* take groups of 32"):
+        PagesPass(replace(FOUR, system=override(preset("omni"), ["entry_bytes=256"])), PageParams(), point).frame()
+
+
+@pytest.mark.parametrize("policy", ["pages", "resv"])
+def test_device_memory_holds_less(policy):
+    """What the arrays of weights lose is what the products have less."""
+    models = [FOUR.held(Decoder(), name) for name in ("bf16", "q4_0")]
+    points = [Point(4096, policy=policy, model=model) for model in models]
+    if policy == "pages":
+        sizes = [PagesPass(FOUR, PageParams(), point).arrays["weights"] for point in points]
+    else:
+        sizes = [arrays(FOUR, point, selected(point, None))["weights"] for point in points]
+    assert sizes[0] - sizes[1] == models[0].pass_bytes - models[1].pass_bytes
+
+
+def test_the_model_suits_the_cores():
+    """Weights have 4 bits where cores expand them, and --weights says otherwise."""
+    assert FOUR.held(Decoder()).packing == WEIGHTS["q4_0"]
+    assert FOUR.held(Decoder(), "bf16").packing is EDGE.held(Decoder()).packing is None
+    assert FOUR.held(Decoder()).sizes["packing"] == WEIGHTS["q4_0"]
+
+
+def test_a_load_counts_by_the_words_that_it_makes():
+    """A stage that loads weights is busy as long as the loader's time view takes for them, all else apart."""
+    core = FOUR.core
+    plan = PagesPass(FOUR, PageParams(), Point(4096, model=FOUR.held(Decoder()))).share().plan
+    steps = trace(core, [encode(i) for i in plan.program("down", "down")], {1: 1 << 34}, 1 << 20).steps
+    loads = [s for s in steps if s.op == Opcode.LOAD and not s.beat["skip"]]
+    packed = [s.beat for s in loads if unpacked(core, s.beat)]
+    assert sum(unpacked(core, c) for c in packed) == plan["down_weight"].size * 32 // 9 // 128
+    view = LoaderTime(core, 1)
+    took = view.run(packed[:4]).words
+    count = sum(busy(core, s)["load"] for s in loads if s.beat in packed[:4])
+    assert count <= took[-1] - took[0] + 1 <= count * 1.04
+
+
+def test_a_frame_and_a_token_take_less():
+    def seconds(name: str) -> tuple[float, float]:
+        one = PagesPass(FOUR, PageParams(), Point(40960, model=FOUR.held(Decoder(), name)))
+        return one.frame().seconds, one.token().seconds
+
+    times = {name: seconds(name) for name in ("bf16", "q4_0")}
+    frames, tokens = zip(*times.values(), strict=True)
+    assert sorted(frames, reverse=True) == list(frames)
+    assert sorted(tokens, reverse=True) == list(tokens)
+    assert tokens[0] > 2 * tokens[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("pass --weights q4_0", "weights='q4_0': need -p lxe.weights=true, or --preset edge8x"),
+        ("frames --preset edge8x --platform edge --weights q5_0", "weights='q5_0': must be one of bf16, q4_0"),
+        ("pass --platform agx --policy flexgen --weights q4_0", "weights='q4_0': must be bf16 on a GPU"),
+        ("policies --policy full --weights q4_1 --cache 1024", "weights='q4_1': need -p lxe.weights=true"),
+        ("layer --weights q4_0", "weights='q4_0': need -p lxe.weights=true"),
+    ],
+)
+def test_what_is_refused_in_one_line(words, reason):
+    assert set(PLATFORMS) >= {"agx", "edge"}
+    run = CliRunner().invoke(app, ["simulate", *words.split()])
+    assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+    assert reason in run.stderr
