@@ -155,7 +155,8 @@ def _members(cls: type, sheet: Sheet) -> Iterator[str]:
 def _layout(name: str, module: str) -> Callable:
     """The function with this name: in the module that it names, in the unit's own, or the only one in `hdl`."""
     path, _, name = name.rpartition(".")
-    for own in (path or module, *(m.name for m in pkgutil.walk_packages(hdl.__path__, "hdl."))):
+    first = f"openvrex.{path}" if path else module
+    for own in (first, *(m.name for m in pkgutil.walk_packages(hdl.__path__, "openvrex.hdl."))):
         if hasattr(found := import_module(own), name):
             return getattr(found, name)
     raise ParamError(f"docstring={module}: names `{name}`, which is no function of hdl")

@@ -94,6 +94,13 @@ def test_the_manual_is_short():
     assert sum(counts.values()) <= MANUAL_WORDS, sorted(counts.items(), key=lambda page: -page[1])
 
 
+def test_data_sheets_ask_for_the_package():
+    """Not for the folder `hdl`, which only a test finds: mkdocs runs without the checkout in its path."""
+    own = unit_datasheet._layout("hdl.retrieval.retriever.fault_layout", "openvrex.hdl.execution.lxe")
+    assert own.__module__ == "openvrex.hdl.retrieval.retriever"
+    assert unit_datasheet._layout("rows_layout", "openvrex.hdl.execution.lxe").__module__ == "openvrex.hdl.bus.axi"
+
+
 def test_a_broken_page_is_an_error(tmp_path, caplog):
     """The settings of mkdocs.yml, on a site of three pages: each of its checks can fail."""
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
