@@ -83,9 +83,9 @@ def command(
     """
     variants = list(variants_of(policy, param or []))
     cases = list(cases_of(task or ["passkey"], tokens, depth, seeds, model, reader))
+    package_file(*MODELS[model].file)  # named once, before a cluster starts
     if plainly := without_matrices(variants, model):
         console.err.print(plainly, style="dim", highlight=False, soft_wrap=True)
-    package_file(*MODELS[model].file)  # named once, before a cluster starts
     points = list(itertools.product(variants, cases))
     if reader == "full":  # a worker reads a text once if its policies follow each other
         points = [(variant, case) for case, variant in itertools.product(cases, variants)]
