@@ -32,8 +32,9 @@ def configuration(p: CoreParams | MaskParams) -> str:
     names = (name for name, system in PRESETS.items() if p in (system.core, system.mask))
     values = repr(p)
     # Optional hardware that is absent does not rename a package.
-    for off in (", features=''", ", budget=False", ", to_register=False", ", codes=0", ", reading='resv'"):
-        values = values.replace(off, "")
+    absent = "features=''", "budget=False", "to_register=False", "codes=0", "weights=False", "newest=False", "kept=0"
+    for off in (*absent, "reading='resv'"):
+        values = values.replace(f", {off}", "")
     return next(names, f"c{hashlib.sha256(values.encode()).hexdigest()[:8]}")
 
 

@@ -176,7 +176,9 @@ class FourBits:
 
     @classmethod
     def beside(cls, *some: "FourBits") -> "FourBits":
-        """Matrices of the same inputs and packing, side by side."""
+        """Matrices of the same inputs side by side. Raises `ParamError` for others, and for several packings."""
+        kinds = sorted({(x.packing.rule.name, x.packing.group, len(x.q)) for x in some})
+        check(len(kinds) == 1, "matrices", kinds, "must have the same rule, groups and inputs: they lie side by side")
         return cls(np.hstack([x.q for x in some]), np.hstack([x.scales for x in some]), some[0].packing)
 
 

@@ -105,7 +105,7 @@ class HeadPlan(Plan):
     _compiler = HeadCompiler
 
     def __init__(self, shape: LayerShape, fmt: LxeFormat, vocabulary: int):
-        self.shape, self.fmt, self.vocabulary = replace(shape, tokens=1, packing=None), fmt, vocabulary
+        self.shape, self.fmt, self.vocabulary = replace(shape, tokens=1), fmt, vocabulary
         n, width = fmt.lanes, shape.width
         tiles = -(-vocabulary // n)
         check(vocabulary >= 1, "vocabulary", vocabulary, "must be at least 1 token")

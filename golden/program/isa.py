@@ -136,9 +136,9 @@ class LoadTo(IntEnum):
 
     # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a row is
     # one word of memory that holds codes of keys, and becomes `CodeWords.many` words of W. Those of all rows, one
-    # behind the other, go to W as rows of `words` words do (`expanded_places`). With a `stride` of 1 to 7, on an LXE
-    # with `lxe.weights`, the rows are adjacent words of 4-bit weights (`golden.arithmetic.packed_weights`), and become
-    # `Packing.makes` words of W. The last row holds weights, not scales.
+    # behind the other, go to W as rows of `words` words do (`expanded_places`). With a `stride` of 1 to 3 or 5 to 7,
+    # on an LXE with `lxe.weights`, the rows are adjacent words of 4-bit weights (`golden.arithmetic.packed_weights`),
+    # and become `Packing.makes` words of W. The last row holds weights, not scales.
     W = 0
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j

@@ -46,6 +46,7 @@ cut in K over cores, too: `Compiler.gemm` leaves the product of a slice of K, an
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,11 +121,12 @@ class LayerPlan(Plan):
             rows = s.kv_heads * s.rows
             self.work.add("stats", (members, rows, 2, n), np.float32)
             self.work.add("parts", (members, rows, head), np.float32)
+        cut = partial(self._cut, packing=s.packing)
         self.cuts = cuts or {
-            "qkv": self._cut(qkv, s.width, s.width),
-            "output": self._cut(s.width, s.heads * head, s.group * head),
-            "gate_up": self._cut(s.ffn, s.width, s.width, 2),
-            "down": self._cut(s.width, s.ffn, s.ffn),
+            "qkv": cut(qkv, s.width, s.width),
+            "output": cut(s.width, s.heads * head, s.group * head),
+            "gate_up": cut(s.ffn, s.width, s.width, 2),
+            "down": cut(s.width, s.ffn, s.ffn),
         }
         self.weights.add("norm1_weight", (s.width,), BF16)
         self.weights.add("norm2_weight", (s.width,), BF16)

@@ -185,7 +185,8 @@ class SharePlan(CorePlan):
         """How the core's part of a product is cut.
 
         Slices of K decide how sums are rounded. Those of `qkv`, on which the retrieval rests, are the same for any
-        number of cores: they leave room for four tiles. Without teams the others are those of a core alone.
+        number of cores: they leave room for four tiles, or are a group of 4-bit weights if that is longer. Without
+        teams the others are those of a core alone.
         """
         w, n, p = self.whole, self.fmt.lanes, self.products[name]
         length = len(p.words) * n
@@ -194,11 +195,11 @@ class SharePlan(CorePlan):
         if name == "qkv":
             few = min(self.fmt.w_depth // 8, self.fmt.x_depth // 2 // w.tokens)
             group = w.packing.group if w.packing else 1
-            fits = [d for d in divisors(len(p.words)) if d <= max(1, few) and d * n % group == 0]
-            words = max(fits, default=0)  # 0: `_cut` finds none either, and says so
+            whole = [d for d in divisors(len(p.words)) if d * n % group == 0]  # if none, `_cut` says so
+            words = max((d for d in whole if d <= max(1, few)), default=min(whole, default=0))
         elif self.shares.members == 1:
-            words = self._cut(w.ffn if gates > 1 else w.width, length, segment, gates).words
-        return self._cut(len(p.tiles) * n, length, segment, gates, words)
+            words = self._cut(w.ffn if gates > 1 else w.width, length, segment, gates, packing=w.packing).words
+        return self._cut(len(p.tiles) * n, length, segment, gates, words, w.packing)
 
     def of(self, tokens: int) -> "SharePlan":
         """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Matrix, pack
+from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Matrix, Packing, pack
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, words_read
@@ -98,12 +98,23 @@ class Plan:
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
 
-    def _cut(self, outputs: int, length: int, segment: int, gates: int = 1, given: int = 0) -> Tiling:
+    def _cut(
+        self,
+        outputs: int,
+        length: int,
+        segment: int,
+        gates: int = 1,
+        given: int = 0,
+        packing: Packing | None = None,
+    ) -> Tiling:
         """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them.
 
         given : words of a slice; those of the best cut if not given
+        packing : of 4-bit weights, whose groups no slice may cut
+
+        Raises `ParamError` where every slice cuts a group.
         """
-        f, tokens, packing = self.fmt, self.shape.tokens, self.shape.packing
+        f, tokens = self.fmt, self.shape.tokens
         self._check_tokens()
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
@@ -116,8 +127,9 @@ class Plan:
                 cut = Tiling(gates * n_tiles // tiles, tiles, k // words, words)
                 odd = 1.2 if cut.slices % 2 and cut.slices > 1 else 1  # the halves' turns make its loop twice as long
                 cuts.append((cut.blocks * (tokens * k + 32 * cut.slices) * odd, cut))
-        group = packing.group if packing else 0
-        check(bool(cuts), "group", group, f"must divide a slice of {length} weights: take groups of {GROUPS[0]}")
+        if packing:
+            reason = f"must divide a slice of {length} weights: take groups of {GROUPS[0]}"
+            check(bool(cuts), "group", packing.group, reason)
         return min(cuts, key=lambda x: x[0])[1]
 
     def _check_tokens(self) -> None:

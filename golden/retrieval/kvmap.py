@@ -327,7 +327,7 @@ class KvMap:
         return bursts + self.bursts(runs), keeps
 
     def fetch(self, ctx: int, clusters: Iterable[int]) -> list[Burst]:
-        """Bursts that read every entry of `clusters` that is not resident at home, once, and nothing else.
+        """Bursts that read every entry of `clusters` that has left the ring, at its home, once, and nothing else.
 
         No list that keeps the order of `clusters` is shorter. If a block is a multiple of the boundary and `home_base`
         lies on the boundary, no list at all is shorter.

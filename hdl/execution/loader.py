@@ -69,7 +69,8 @@ class Loader(Unit):
         (cycles in which a beat is there and not taken)
 
     Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
-        last beat is taken; a beat can be taken 2 cycles after its instruction. Exact in
+        last beat is taken, a word of 4-bit weights 4 cycles later; a beat can be taken 2 cycles after its instruction.
+        Behind 4-bit weights the next instruction's words wait for these 4 cycles, too. Exact in
         `sim.units.loader_time.LoaderTime`.
     Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
         most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
@@ -110,9 +111,10 @@ class Loader(Unit):
         many = 2 * p.lxe.bus_bytes // p.dpe.n_w
         scales = f"1 a word of W of 4-bit weights and {1 + max(0, beats - many)} a word of scales, "
         codes += scales if p.lxe.weights else ""
+        late = f", {1 + WeightExpander.LATENCY} of 4-bit weights"
         return {
             "burst_latency": "2 from an instruction to its first burst",
-            "word_latency": "1 from a word's last beat to the word",
+            "word_latency": "1 from a word's last beat to the word" + (late if p.lxe.weights else ""),
             "interval": f"{beats} cycles a word, {2 * beats} a wide one, {codes}1 a skipped instruction",
         }
 

@@ -1,18 +1,17 @@
 """The manual's tables of recorded runs of `vrex verify` and of simulations, and its sentences that cite them."""
 
-import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
+from openvrex.hdl.params import CLOCK
 from openvrex.papers.evaluation.anchor_table import markdown, summary
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
 from openvrex.scripts.markdown import table
-from openvrex.sim.system import platforms
+from openvrex.scripts.records import gpu_results
 from openvrex.sim.system.passes import MARK
+from openvrex.sim.system.platforms import SERVER
 from openvrex.sim.system.workload import WEIGHTS, Decoder
 
-MEASURED = Path(platforms.__file__).with_name("h100.json")
 SHOWN = 2  # tables of the run on the page
 
 
@@ -131,65 +130,17 @@ def weights(known: dict) -> str:
     return table(["`--weights`", "GB read a pass", *lengths], rows)
 
 
-def beside_a_gpu(known: dict) -> dict[str, tuple[list[str], float]]:
-    """Milliseconds of a frame, encoder included, behind 1K, 40K, 100K and 1M tokens, and watts at 40K, by machine."""
-    h, found = json.loads(MEASURED.read_text()), known["simulation"]
-    rates, encoder = h["rates"], h["rates"]["encoder_ms_by_frames"]["1"]
-    resident = [rates[f"resident_ms batch=1 cache={n} rows=10"]["own"] for n in (1024, 40960, 102400)]
-    lengths, of = (40960, 102400, 1024000), "tokens_a_cluster=32"
-    resv = [h["frames"][f"frame_ms N={n} {of}"]["ahead"] for n in lengths]
-    paged = [h["pages"][f"pages_frame_ms N={n}"]["ahead kv4"] for n in lengths]
-
-    def added(times: list[float]) -> list[str]:
-        return [f"{t + encoder:.1f}" for t in times]
-
-    out = {
-        "H100, whole cache in its memory": ([*added(resident), "no memory"], rates["watts_of_resident_frames"][1]),
-        "H100, ReSV, 5 % fetched from the host": (["", *added(resv)], h["frames"][f"watts of ahead, N=40960 {of}"][1]),
-        "H100, coded pages, 5 % in 4 bits": (["", *added(paged)], h["pages"]["watts of ahead, N=40960"][1]),
-    }
-    for at, name in enumerate(("edge8x", "server48x")):
-        row, million = (found[f"frames pages x{more}"]["rows"][at] for more in ("", " 1M"))
-        out[f"`{name}`, coded pages"] = (
-            [row[1], row[3], row[4], million[1]],
-            sum(found[f"pass {name}"]["watts"].values()),
-        )
-    return out
-
-
-def _of_gpu(known: dict) -> list[tuple[str, str]]:
-    """What pages say of the measured GPU."""
-    h = json.loads(MEASURED.read_text())
-    encoder = h["rates"]["encoder_ms_by_frames"]["1"]
-    kinds = [(row, kind) for name in ("frames", "pages") for row in h[name].values() for kind in ("", " kv4")]
-    less = [
-        1 - (row[f"ahead given{kind}"] + encoder) / (row[f"ahead{kind}"] + encoder)
-        for row, kind in kinds
-        if isinstance(row, dict) and f"ahead{kind}" in row
-    ]
-    of = {name: (times[1], f"{float(times[1]) * w / 1e3:.1f}") for name, (times, w) in beside_a_gpu(known).items()}
-    first, *_, edge, server = of.values()
+def _of_weights(known: dict) -> list[tuple[str, str]]:
+    """What docs/simulator.md says of passes with weights of 4 bits."""
+    took = {s["name"]: 1e3 * s["seconds"] for s in known["simulation"]["pass edge8x"]["stages"]}
+    left = f"the encoder takes {took['vision']:.1f} ms of a frame, the fitted gap {took['gap']:.1f}, the vocabulary"
+    small = Decoder(packing=WEIGHTS["q4_0"])
+    lanes = SERVER.core.dpe.n_w
+    words = SERVER.bandwidth / SERVER.cores / CLOCK / (lanes * small.layer_bytes / small.layer_weights)
     return [
-        (
-            "papers/evaluation.md",
-            f"knew the choice would take {100 * min(less):.0f} to {100 * max(less):.0f} % off a frame.",
-        ),
-        (
-            "limits.md",
-            f"A frame behind 40K tokens takes {first[0]} ms and {first[1]} J on the H100, {server[0]} ms and "
-            f"{server[1]} J on `server48x`, {edge[0]} ms and {edge[1]} J on `edge8x`.",
-        ),
+        ("simulator.md", f"{left} {took['vocabulary']:.1f}."),
+        ("simulator.md", f"It limits `server48x`, whose memory could bring {words:.1f}."),
     ]
-
-
-def h100(known: dict) -> str:
-    """A measured H100 beside the simulated systems."""
-    rows = [
-        [name, *(t or "-" for t in times), f"{watts:,.0f}", f"{float(times[1]) * watts / 1e3:.2f}"]
-        for name, (times, watts) in beside_a_gpu(known).items()
-    ]
-    head = ["machine", *(f"ms a frame at {n}" for n in ("1K", "40K", "100K", "1M"))]
-    return table([*head, "W at 40K", "J a frame at 40K"], rows)
 
 
 WINDOWS = {
@@ -371,7 +322,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "windows": windows,
     "pages": pages,
     "weights": weights,
-    "h100": h100,
+    "h100": gpu_results.h100,
     "frames": frames,
     "fleet": fleet,
     "anchors": anchors,
@@ -394,7 +345,8 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("simulator.md", f"PCIe 3.0 x4 carries at most {links['pcie3x4', 'read'][-1]} GB/s of payload"),
         ("simulator.md", "of 512 bytes come at {} GB/s, blocks of eight at {},".format(*drive["pcie3x4", "256"][2:4])),
         *(("papers/policies.md", line) for line in _window_sentences(known)),
-        *_of_gpu(known),
+        *gpu_results.cited(known),
+        *_of_weights(known),
         (
             "limits.md",
             f"Of {len(found)} numbers of the paper's evaluation, our simulation predicts {count['predicted']}.** "

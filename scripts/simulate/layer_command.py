@@ -23,7 +23,6 @@ from openvrex.sim.system.share_cycles import UNITS, CoreShare
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, Selection, constant
 
-LLAMA = Decoder().sizes
 NOTE = (
     "Shares of the stage's cycles in which a unit works: DPE on a chunk of all trees, VPE on a word, load and store on "
     "a beat of the bus. Reads and writes: the latency of all bursts over the number of bursts that may be in flight. "
@@ -136,7 +135,8 @@ def command(
 def played(p: SystemParams, own: Selection, tokens: int, cached: int, share: float | None, latency: int) -> CoreShare:
     """Core 0's share of a pass over `cached` tokens. share : of the entries; that of the selection if not given"""
     mean = float(own.layers("frame").mean()) if share is None else share
-    return CoreShare(p, LLAMA, tokens, cached, mean, latency, own.cluster)
+    sizes = replace(EDGE, system=p).held(Decoder()).sizes
+    return CoreShare(p, sizes, tokens, cached, mean, latency, own.cluster)
 
 
 def title(what: str, preset: str, p: SystemParams) -> str:

@@ -73,6 +73,7 @@ def _pass(at: Point) -> str:
 
 
 def _cell(v: Vrex, at: Point, shares: Selection, say: Callable[[Pass], str]) -> str:
+    at = replace(at, model=v.held(at.model))
     return lacks(v, at, shares) or say(simulate(v, at, shares)) + mark(v, at, shares)
 
 

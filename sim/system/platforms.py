@@ -96,6 +96,18 @@ class Vrex:
 
 
 @dataclass(frozen=True)
+class Gather:
+    """ReSV on a measured GPU. A kernel gathers what is chosen over the link and occupies the GPU: nothing overlaps it.
+
+    steps : seconds of ReSV's steps in a layer · cluster : more for each cluster of a KV head · watts : power
+    """
+
+    steps: float
+    cluster: float
+    watts: float
+
+
+@dataclass(frozen=True)
 class Gpu:
     """A GPU as a roofline, calibrated on the measurements of V-Rex VI-B. Figures in pairs are AGX Orin and A100.
 
@@ -112,8 +124,7 @@ class Gpu:
     predict   : seconds of prediction per cached token and layer, by policy
     watts     : power, V-Rex Table I
     capacity  : bytes of device memory
-    clusters  : seconds of ReSV's steps in a layer, and more for each cluster of a KV head, in place of `predict`. A
-                kernel then gathers what is chosen over the link and occupies the GPU, so nothing overlaps it
+    gather    : of a measured GPU: ReSV, in place of `predict`
     """
 
     name: str
@@ -128,7 +139,7 @@ class Gpu:
     watts: float
     capacity: int
     weights: float = 0.87
-    clusters: tuple[float, float] | None = None
+    gather: Gather | None = None
 
 
 EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
@@ -164,7 +175,8 @@ def measured(file: Path) -> Gpu:
     Rates of products, link, encoder and ReSV's steps are as measured. That of attention is fitted: to the slope of
     resident frames from 10K to 100K tokens.
     """
-    found = json.loads(file.read_text())["rates"]
+    known = json.loads(file.read_text())
+    found, watts = known["rates"], known["frames"]["watts of ahead, N=40960 tokens_a_cluster=32"]
     model, rows, more = Decoder(), found["32_layers_without_attention_ms_by_rows"], 10
     of = {n: 1e-3 * found[f"resident_ms batch=1 cache={n} rows={more}"]["own"] for n in (10240, 102400)}
     slope = (of[102400] - of[10240]) / (102400 - 10240) / model.layers
@@ -185,12 +197,13 @@ def measured(file: Path) -> Gpu:
         watts=found["watts_of_resident_frames"][1],
         capacity=80 << 30,
         weights=1.0,
-        clusters=(steps[1280] - each * 1280, each),
+        gather=Gather(steps[1280] - each * 1280, each, watts[1]),
     )
 
 
 STEPS = ("hash", "scores", "mass", "bisection compiled", "cluster")
-H100 = measured(Path(__file__).with_name("h100.json"))
+H100_FILE = Path(__file__).with_name("h100.json")
+H100 = measured(H100_FILE)
 
 PLATFORMS: dict[str, Vrex | Gpu] = {
     "edge": EDGE,

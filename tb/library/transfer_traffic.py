@@ -45,6 +45,7 @@ SIZES = {
     "codes": [*_SIXTEEN, "lxe.codes=5", "hcu.newest=true"],  # two codes in a word of W, two words of W in one of memory
     "weights": [*_SIXTEEN, "lxe.weights=true"],  # two words of W in a beat, two beats in a word of memory
     "weights-narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=4", "lxe.burst_bytes=32", "lxe.weights=true"],  # one in a beat
+    "weights-two": ["dpe.n_h=2", "n_w=2", "bus_bytes=4", "lxe.burst_bytes=16", "lxe.weights=true"],  # the fewest lanes
     # Two groups in a word of W, and codes beside the weights.
     "weights-core": [
         *("dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=64"),

@@ -9,7 +9,6 @@ from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.golden.program.share_plan import OF_TABLES, SharePlan
 from openvrex.golden.program.shares import Shares
-from openvrex.scripts.simulate.layer_command import LLAMA
 from openvrex.sim.system.layer_load import ATTENTION, Load, counted
 from openvrex.sim.system.layer_share import OWN_CHOICE, Layer
 from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
@@ -29,7 +28,7 @@ PREDICTED = ("entries", "hash", "cluster")  # the leader's stages beside the rot
 def plan(v: Vrex, heads: int, entries: int, core: int) -> SharePlan:
     """A core's share of a layer, built without the simulator."""
     d, lanes = v.core.dre, v.core.dpe.n_w
-    whole = LayerShape(**LLAMA, tokens=ROWS, recent=d.kvmu.recent, entries=entries)
+    whole = LayerShape(**Decoder().sizes, tokens=ROWS, recent=d.kvmu.recent, entries=entries)
     shares = Shares(whole, lanes, v.cores, heads)
     own = {"readings": d.wtu.readings, "frame": d.hcu.frame}
     retrieval = RetrievalShape(d.hcu.n_hp, d.hcu.clusters, ahead=1 if shares.members == 1 else -1, **own)

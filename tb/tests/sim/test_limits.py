@@ -13,7 +13,7 @@ from openvrex.golden.program.shares import Shares
 from openvrex.hdl.emit import ALL, BESIDE
 from openvrex.hdl.params import override, preset
 from openvrex.papers.policies.registry import POLICIES
-from openvrex.scripts.simulate.layer_command import LLAMA
+from openvrex.sim.system.workload import Decoder
 from openvrex.tb.library.runner import ROOT
 
 PAGE = " ".join((ROOT / "docs/limits.md").read_text().split())
@@ -23,7 +23,7 @@ PAPERS = ("core", "edge8", "server48")  # the presets of V-Rex's sizes
 def share(name: str, cores: int = 0) -> Shares:
     """How a preset's cores, or others, share a layer of Llama-3 8B."""
     system = preset(name)
-    shape = LayerShape(**LLAMA, tokens=10, recent=256, entries=256)
+    shape = LayerShape(**Decoder().sizes, tokens=10, recent=256, entries=256)
     core = system.core
     return Shares.of(shape, core.core_format().lanes, cores or system.cores, core.dre.kvmu.entry_bytes)
 
@@ -45,7 +45,7 @@ def test_a_pass_with_retrieval_has_few_tokens():
     assert f"A pass with retrieval has at most {h.frame} tokens." in PAGE
 
     def plan(tokens: int, frame: int) -> CorePlan:
-        shape = LayerShape(**LLAMA, tokens=tokens, recent=256, entries=256)
+        shape = LayerShape(**Decoder().sizes, tokens=tokens, recent=256, entries=256)
         return CorePlan(shape, preset("core").core.lxe_format(), RetrievalShape(h.n_hp, h.clusters, frame=frame))
 
     assert plan(h.frame, h.frame).shape.tokens == h.frame

@@ -10,9 +10,10 @@ from openvrex.golden.program.isa import Opcode
 from openvrex.golden.program.layer_memory import Register
 from openvrex.hdl.params import override, preset
 from openvrex.scripts.simulate import layer_command
-from openvrex.scripts.simulate.layer_command import LLAMA, measure
+from openvrex.scripts.simulate.layer_command import measure
 from openvrex.scripts.simulate.prediction_command import predict
 from openvrex.sim.system.share_cycles import UNITS, CoreShare
+from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.hcu_time import SWITCH
 from openvrex.sim.units.loader_time import cut
@@ -90,10 +91,11 @@ def test_prediction_of_a_small_model(cores):
 def test_switches_stay_visible_in_a_team():
     """Its stages are short, so the leader waits for its two SWITCHes; a memory with more latency shows more of them."""
     near, far = (
-        predict(CoreShare(preset("server48"), LLAMA, 10, 1024, 0.327, latency)).switch for latency in (20, 200)
+        predict(CoreShare(preset("server48"), Decoder().sizes, 10, 1024, 0.327, latency)).switch
+        for latency in (20, 200)
     )
     assert 0 <= near < far
-    dre = CoreShare(preset("server48"), LLAMA, 10, 1024, 0.327, 200).held(DreTime)
+    dre = CoreShare(preset("server48"), Decoder().sizes, 10, 1024, 0.327, 200).held(DreTime)
     assert far <= 2 * dre.keys([(SWITCH, 0, 0, 1)], [0]).w[-1] + 20
 
 
@@ -111,7 +113,7 @@ def test_a_fetch_follows_the_blocks_in_memory():
 @pytest.mark.parametrize(("name", "tables", "members"), [("core", 8, 1), ("edge8", 1, 1), ("server48", 1, 6)])
 def test_presets_as_generated_play_llama(name, tables, members):
     """With the cycles that docs/simulator.md has."""
-    share = CoreShare(preset(name), LLAMA, 10, 1024, 0.327, 100)
+    share = CoreShare(preset(name), Decoder().sizes, 10, 1024, 0.327, 100)
     assert (share.shares.groups, share.shares.members, share.entries) == (tables, members, 240)
     assert share.plan.shape.recent == preset(name).core.dre.kvmu.recent
     rows = {row.stage: row for row in layer_command.measure(share)}
@@ -127,6 +129,6 @@ def test_presets_as_generated_play_llama(name, tables, members):
 
 def test_hardware_without_a_program_is_refused():
     with pytest.raises(ParamError, match="entry_bytes=768: must be a multiple of 512"):
-        CoreShare(preset("tiny"), LLAMA, 10, 1024, 0.3, 100).layer()
+        CoreShare(preset("tiny"), Decoder().sizes, 10, 1024, 0.3, 100).layer()
     with pytest.raises(ParamError, match="blocks=.*raise kvmu.blocks"):
-        CoreShare(override(preset("core"), ["kvmu.blocks=8"]), LLAMA, 10, 1024, 0.3, 100).layer()
+        CoreShare(override(preset("core"), ["kvmu.blocks=8"]), Decoder().sizes, 10, 1024, 0.3, 100).layer()

@@ -248,7 +248,7 @@ def test_loads_are_those_of_the_compiler_s_programs():
 @pytest.mark.slow
 def test_loads_take_as_long_as_the_core_s_time_view():
     """A layer on one core, whose cycles `vrex simulate layer` counts step by step, table by table."""
-    share = CoreShare(preset("core"), layer_command.LLAMA, 10, 4096, 0.3, 100)
+    share = CoreShare(preset("core"), Decoder().sizes, 10, 4096, 0.3, 100)
     core, tables = share.core, share.shares.groups
     assert (tables, share.clusters, share.entries) == (8, 128, 1140)
     rows = {r.stage: r.cycles for r in layer_command.measure(share)}

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.program.isa import Opcode, encode
 from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.hdl.execution.weight_expander import WeightExpander
 from openvrex.hdl.params import override, preset
 from openvrex.scripts.main import app
 from openvrex.sim.system.device_memory import arrays
@@ -63,18 +65,30 @@ def test_the_model_suits_the_cores():
     assert FOUR.held(Decoder()).sizes["packing"] == WEIGHTS["q4_0"]
 
 
+@pytest.mark.parametrize("command", ["engines --platform edge --batch 1", "prediction --cached 1024"])
+def test_other_commands_take_what_the_cores_expand(command):
+    """`-p lxe.weights=true` changes times there, too."""
+    runs = [CliRunner().invoke(app, ["simulate", *command.split(), *more]) for more in ([], ["-p", "lxe.weights=true"])]
+    assert [run.exit_code for run in runs] == [0, 0]
+    assert len({run.stdout for run in runs}) == 2
+
+
 def test_a_load_counts_by_the_words_that_it_makes():
-    """A stage that loads weights is busy as long as the loader's time view takes for them, all else apart."""
+    """LOADs that follow each other take this long in the loader's time view, and a cycle more for each word of scales
+    behind the first, and between two of them the expander's latency and the beats of the first scales.
+    """
     core = FOUR.core
     plan = PagesPass(FOUR, PageParams(), Point(4096, model=FOUR.held(Decoder()))).share().plan
     steps = trace(core, [encode(i) for i in plan.program("down", "down")], {1: 1 << 34}, 1 << 20).steps
     loads = [s for s in steps if s.op == Opcode.LOAD and not s.beat["skip"]]
     packed = [s.beat for s in loads if unpacked(core, s.beat)]
     assert sum(unpacked(core, c) for c in packed) == plan["down_weight"].size * 32 // 9 // 128
-    view = LoaderTime(core, 1)
-    took = view.run(packed[:4]).words
-    count = sum(busy(core, s)["load"] for s in loads if s.beat in packed[:4])
-    assert count <= took[-1] - took[0] + 1 <= count * 1.04
+    some = packed[:4]
+    took = LoaderTime(core, 1).run(some).words
+    count = sum(busy(core, s)["load"] for s in loads if any(s.beat is c for c in some))
+    scales = sum(-(-(c["rows"] + 1) // Packing.of(c["stride"]).words) - 1 for c in some)
+    between = WeightExpander.LATENCY + 2 * core.dpe.n_w // core.lxe.bus_bytes
+    assert took[-1] - took[0] + 1 == count + scales + (len(some) - 1) * between
 
 
 def test_a_frame_and_a_token_take_less():
@@ -97,6 +111,7 @@ def test_a_frame_and_a_token_take_less():
         ("pass --platform agx --policy flexgen --weights q4_0", "weights='q4_0': must be bf16 on a GPU"),
         ("policies --policy full --weights q4_1 --cache 1024", "weights='q4_1': need -p lxe.weights=true"),
         ("layer --weights q4_0", "weights='q4_0': need -p lxe.weights=true"),
+        ("pass --platform h100 --policy flexgen", "policy='flexgen': was not measured on H100"),
     ],
 )
 def test_what_is_refused_in_one_line(words, reason):

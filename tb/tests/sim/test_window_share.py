@@ -12,7 +12,6 @@ from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.window_slots import Piece
 from openvrex.hdl.params import CLOCK, preset
 from openvrex.hdl.params import override as changed
-from openvrex.scripts.simulate.layer_command import LLAMA
 from openvrex.sim.system import core_policies
 from openvrex.sim.system.accelerator import seconds
 from openvrex.sim.system.core_pass import Given
@@ -68,7 +67,7 @@ def test_several_cores_compute_as_with_retrieval_that_fetches_all(name, cores):
     system = preset(name)
     ring, behind = 256, 768
     window = WindowShare(system, Decoder(), 10, 10, ring, behind, LATENCY)
-    stages, other = window.layer(), CoreShare(system, LLAMA, 10, ring + behind, 1.0, LATENCY).layer()
+    stages, other = window.layer(), CoreShare(system, Decoder().sizes, 10, ring + behind, 1.0, LATENCY).layer()
     assert window.shares.cores == cores
     own = {"norm1", "output", "norm2", "gate_up", "down"} | (
         {"add_output", "add_down"} if window.shares.parts > 1 else set()

@@ -7,7 +7,7 @@ import pytest
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Packing, Rule, expanded, pack, part, weights
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.inputs.decoder import Decoder, four_bits
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder, four_bits
 from openvrex.tb.library.transfer_traffic import exact_weight
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
@@ -127,6 +127,8 @@ def test_bad_matrices_are_refused():
     spoilt[0, 0, 1] = 0x7C00
     with pytest.raises(ParamError, match="scales='1 of 12': must be finite"):
         FourBits(own.q, spoilt, own.packing)
+    with pytest.raises(ParamError, match="matrices=.*must have the same rule, groups and inputs"):
+        FourBits.beside(own, random(64, 3, Packing(Rule.SCALE)))
     with pytest.raises(ParamError, match="group=64: must be 32 or 128"):
         Packing(Rule.SCALE, 64)
     for code in (0, 4, 8, 9):
@@ -134,9 +136,10 @@ def test_bad_matrices_are_refused():
             Packing.of(code)
 
 
-def test_a_real_file_s_matrices_are_those_of_its_decoder():
+@pytest.mark.parametrize("layers", [2, pytest.param(N_LAYERS, marks=pytest.mark.nightly)])
+def test_a_real_file_s_matrices_are_those_of_its_decoder(layers):
     """SmolLM2's Q4_1: rotary order undone, queries, keys and values side by side; bit for bit."""
-    decoder = Decoder(2, 1)
+    decoder = Decoder(layers, 1)
     for whole, own in zip(decoder.layers, decoder.four_bits(), strict=True):
         assert set(own) == set(whole)
         for name, x in own.items():

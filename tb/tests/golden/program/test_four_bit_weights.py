@@ -99,6 +99,14 @@ def test_programs_are_as_long_and_read_less(packing):
         assert less == whole[f"{name}_weight"].size * (1 - ratio)
 
 
+@pytest.mark.parametrize("packing", PACKINGS, ids=NAMES)
+def test_slices_of_keys_are_the_same_for_any_number_of_cores(packing):
+    """They decide how sums are rounded, on which the retrieval rests; a slice holds whole groups."""
+    words = {host(n, layers(packing)[0], packing).plans[0][0].cuts["qkv"].words for n in (1, 2, 4)}
+    assert len(words) == 1
+    assert min(words) * core().dpe.n_w % packing.group == 0
+
+
 def test_weights_of_another_kind_are_refused():
     plan = LayerPlan(replace(SHAPE, packing=PACKINGS[0]), core().lxe_format())
     for own in (layers(PACKINGS[1])[0][0], layers(PACKINGS[0])[1][0]):

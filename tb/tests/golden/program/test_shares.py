@@ -15,7 +15,7 @@ from openvrex.golden.program.share_plan import SharePlan, shared_space
 from openvrex.golden.program.shares import Shares, divide
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.hdl.params import SystemParams, override, preset
-from openvrex.scripts.simulate.layer_command import LLAMA
+from openvrex.sim.system.workload import Decoder
 
 PRESETS = {"core": 1, "edge8": 8, "server48": 48}
 SCOPES = {1: "kvmu.entry_bytes=512", 2: "kvmu.entry_bytes=1024", 8: "kvmu.entry_bytes=4096"}  # by KV heads of a table
@@ -26,7 +26,7 @@ PAIRS = -(-FETCHED // 128) * 128
 def system_map(p: SystemParams, ahead: bool = False, layers: int = 1) -> SystemMap:
     """Layers of Llama-3 8B on the hardware of a preset."""
     core = p.core
-    shape = LayerShape(**LLAMA, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
+    shape = LayerShape(**Decoder().sizes, tokens=10, recent=core.dre.kvmu.recent, entries=16384)
     fmt, sizes = core.core_format(), core.dre.sizes(1 << 16)
     shares = Shares.of(shape, fmt.lanes, p.cores, core.dre.kvmu.entry_bytes)
     return SystemMap(shares, fmt, RetrievalShape.of(sizes, True), layers, sizes, ahead=ahead)
@@ -138,7 +138,7 @@ def test_programs_fit_the_hardware(llama):
 def test_attention_to_very_many_entries_fits_the_hardware(name, heads):
     """1,048,576 entries, whose rows of scores a member reads in parts."""
     p = override(preset(name), [SCOPES[heads]])
-    whole = LayerShape(**LLAMA, tokens=10, recent=RECENT, entries=1 << 20)
+    whole = LayerShape(**Decoder().sizes, tokens=10, recent=RECENT, entries=1 << 20)
     retrieval = RetrievalShape(32, 16384)
     plan = SharePlan(Shares(whole, 64, p.cores, heads), p.core.core_format(), retrieval, 0)
     assert plan.part

@@ -24,7 +24,7 @@ from openvrex.tb.library.transfer_traffic import (
 )
 from tb.tests.by_day import by_day
 
-WEIGHTS = ["weights", "weights-narrow", "weights-core"]
+WEIGHTS = ["weights", "weights-narrow", "weights-core", "weights-two"]
 
 
 @pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "codes", "weights"))
