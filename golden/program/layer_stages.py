@@ -1,20 +1,32 @@
 """Writes the stages of a layer's program around its attention, each a method: norms, GEMMs, rotary."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from openvrex.golden.arithmetic.vector import Bank, Post, Swap
-from openvrex.golden.program.compiler import FREE, FULL, Compiler
+from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes
 from openvrex.golden.program.isa import LoadTo, Queue
-from openvrex.golden.program.layer_memory import Array, Register, Tiling, divisors
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Tiling, divisors
 from openvrex.golden.program.recipes import BANK, STREAM, Row, root_mean_square, rotate
+
+
+class LayerSizes(Sizes, Protocol):
+    """What the stages of a decoder's layer read of their plan."""
+
+    shape: LayerShape
 
 
 class LayerCompiler(Compiler):
     """Writes the stages that plans share. The register `second` has the address of a pass's second run of entries."""
 
     second = Register.KV
+    plan: LayerSizes
+
+    def __init__(self, plan: LayerSizes):
+        super().__init__(plan)
+        self.shape = plan.shape
 
     def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None) -> None:
         """RMSNorm of every token; the weight comes from memory for each token.

@@ -38,10 +38,10 @@ import numpy as np
 
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.arithmetic.vector import Bank, Post
-from openvrex.golden.program.compiler import FREE, FULL, Sizes
+from openvrex.golden.program.compiler import FREE, FULL
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue
 from openvrex.golden.program.layer_memory import Array, Tiling
-from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.layer_stages import LayerCompiler, LayerSizes
 from openvrex.golden.program.recipes import BANK, STREAM
 
 NONE: dict[str, int] = {}
@@ -87,7 +87,7 @@ class Places:
         self.depth = max(self.sums + state // 2, self.x + rows)
 
 
-class ScanSizes(Sizes, Protocol):
+class ScanSizes(LayerSizes, Protocol):
     """What the branch reads of its plan (`golden.program.scan_compiler.BranchPlan`)."""
 
     params: StateSpaceParams

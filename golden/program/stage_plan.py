@@ -193,6 +193,10 @@ class Plan:
 
         Each program holds as many stages as fit. Raises `ParamError` if one stage does not fit.
         """
+        return [program for _, program in self.fitting(first, last)]
+
+    def fitting(self, first: str, last: str) -> list[tuple[list[str], list[Instruction]]]:
+        """As `programs`, each with the names of its stages."""
         names = [stage.name for stage in self.stages]
         names = names[names.index(first) : names.index(last) + 1]
         out = []
@@ -200,7 +204,7 @@ class Plan:
             ends = [k for k in range(len(names), 0, -1) if k == len(names) or names[k] not in self._bound]
             for end in ends:
                 try:
-                    out.append(self.program(names[0], names[end - 1]))
+                    out.append((names[:end], self.program(names[0], names[end - 1])))
                 except ParamError:
                     if end == ends[-1]:
                         raise

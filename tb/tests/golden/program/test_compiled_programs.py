@@ -23,6 +23,7 @@ from openvrex.golden.program import cluster_stages as stages
 from openvrex.golden.program import vector_programs as rows_of
 from openvrex.golden.program.centroid_stages import CentroidPlan
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
+from openvrex.golden.program.encoder_compiler import EncoderPlan, EncoderShape
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.isa import Instruction, LxeFormat, encode, vector
 from openvrex.golden.program.layer_compiler import LayerPlan
@@ -48,6 +49,7 @@ LLAMA = LayerShape(width=4096, heads=4, kv_heads=1, head_size=128, ffn=1024, tok
 RETRIEVAL = RetrievalShape(n_hp=8, clusters=32, sinks=2)
 HISTORY = StateSpaceParams(state=4)
 PAGES = PageParams(page=2, mean=4, numbers=2)
+PICTURE = EncoderShape(layers=2, width=8, heads=2, ffn=96, side=3, patch=10, cells=2, projector=(12, 8))
 
 
 def of(plan: Plan) -> Programs:
@@ -156,6 +158,8 @@ MADE: dict[str, Callable[[], Programs]] = {
         PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2, depth=64, w_depth=128), 16, PAGES)
     ),
     "rows": rows,
+    "encoder": lambda: of(EncoderPlan(PICTURE, FMT)),
+    "encoder of three": lambda: of(EncoderPlan(PICTURE, FMT, 1, 3)),
     "large layer": lambda: of(LayerPlan(LLAMA, CORE)),
     "large core": lambda: of(CorePlan(LLAMA, CORE, RetrievalShape(clusters=1024, ahead=1))),
 }
@@ -204,7 +208,7 @@ def test_a_plan_of_more_tokens_is_refused(plan):
         # Registers by number, not from `scalars`: where a formula numbers those of rows that are in work at once.
         (
             r"Scalar\(\w|scalar_[abcd]=\d",
-            {"attention_stages", "centroid_stages", "score_stages", "recipes", "vector_programs"},
+            {"attention_stages", "centroid_stages", "encoder_stages", "score_stages", "recipes", "vector_programs"},
         ),
         (r"negate_c=1, post=Post\.(RECIPROCAL|ROUND)", {"recipes"}),  # arg-max, halves of a number
     ],

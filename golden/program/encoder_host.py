@@ -1,0 +1,176 @@
+"""Runs a vision encoder on golden cores that share one memory: from normalised patches to the decoder's embeddings.
+
+A picture takes some steps. In a step each core runs one program: as many stages as its program memory holds where one
+core computes alone, else one stage, as all cores wait for each other between stages.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.function_params import check
+from openvrex.golden.program.encoder_compiler import LAYER, EncoderPlan, EncoderShape
+from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layers_in_memory import MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """A vision encoder as products with biases. Matrices are [inputs, columns].
+
+    layers : of each layer, matrices and biases of `qkv`, `output`, `up` and `down`, by the names "qkv", "qkv_bias" and
+        so on. What is linear beside a product is folded into it: weights and biases of norms, the factor of scores
+    embed : kernel of the patches [numbers, width]
+    positions : what the embedding adds to each token [tokens, width]: its position and bias, the token without a patch
+    norm : weight and bias of the last norm
+    projector : matrix and bias of each product behind the pooling
+    """
+
+    layers: Sequence[dict[str, np.ndarray]]
+    embed: np.ndarray
+    positions: np.ndarray
+    norm: tuple[np.ndarray, np.ndarray]
+    projector: Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class EncoderStep:
+    """One run of a program on each core that has a part in it.
+
+    layer : None in front of the layers and behind them · stages : of the programs, in order
+    programs, registers : of each core; None for a core without a part
+    """
+
+    layer: int | None
+    stages: tuple[str, ...]
+    programs: list[list[Instruction] | None]
+    registers: list[dict[int, int]]
+
+
+class EncoderHost:
+    """A vision encoder on golden cores.
+
+    `regions` names the memory that it needs; `place` says where that is and writes the weights. `begin` writes a
+    picture, `steps` yields its steps, and `embeddings` has the result. Raises `ParamError` for sizes that do not fit,
+    and for weights of other shapes.
+    """
+
+    memory: Memory
+    bases: dict[str, int]
+
+    def __init__(self, shape: EncoderShape, fmt: LxeFormat, weights: EncoderWeights, cores: int = 1):
+        check(len(weights.layers) == shape.layers, "layers", len(weights.layers), f"must be {shape.layers}")
+        self.shape, self.fmt, self.weights = shape, fmt, weights
+        self.plans = [EncoderPlan(shape, fmt, core, cores) for core in range(cores)]
+        self._programs: dict[tuple[int, str, str], list[Instruction]] = {}
+        behind = [name for name in self.plans[0].names if name not in ("embed", *LAYER)]
+        self._cuts = [self._cut(names) for names in (["embed"], list(LAYER), behind)]
+
+    @property
+    def regions(self) -> dict[str, int]:
+        """Names and bytes of the regions of memory."""
+        out = {"vision work": self.plans[0].work.size}
+        for core, plan in enumerate(self.plans):
+            layer = max(1, plan.weights.size)  # a core may have no part in a layer's products
+            out |= {f"vision layer {k} of {core}": layer for k in range(self.shape.layers)}
+            out[f"vision ends of {core}"] = plan.ends.size
+        return out
+
+    def place(self, memory: Memory, bases: dict[str, int]) -> None:
+        """Live in a memory, with `regions` at some addresses, and write the weights."""
+        self.memory, self.bases, w = memory, bases, self.weights
+        ends = {"embed": w.embed, "embed_bias": np.zeros(self.shape.width)}
+        for k, (matrix, bias) in enumerate(w.projector):
+            ends |= {f"project_{k}": matrix, f"project_{k}_bias": bias}
+        constants = {
+            "positions": w.positions.astype(np.float32),
+            "norm_weight": to_bf16(w.norm[0]),
+            "norm_bias": w.norm[1].astype(np.float32),
+        }
+        for core, plan in enumerate(self.plans):
+            for name, x in (plan.pack(ends) | constants).items():
+                self._put(plan, name, x, bases[f"vision ends of {core}"])
+            for k, layer in enumerate(w.layers):
+                for name, x in plan.pack(layer).items():
+                    self._put(plan, name, x, bases[f"vision layer {k} of {core}"])
+
+    def _put(self, plan: EncoderPlan, name: str, x: np.ndarray, base: int) -> None:
+        plan[name].check(x)
+        self.memory.put(base + plan[name].offset, x)
+
+    def _cut(self, names: list[str]) -> list[tuple[str, ...]]:
+        """The stages of each program that runs some stages one after the other."""
+        if len(self.plans) > 1:
+            return [(name,) for name in names]
+        some = self.plans[0].fitting(names[0], names[-1])
+        self._programs |= {(0, own[0], own[-1]): program for own, program in some}
+        return [tuple(own) for own, _ in some]
+
+    def begin(self, patches: np.ndarray) -> None:
+        """Write a picture: patches [patches, numbers], normalised, which are rounded to BF16."""
+        s, plan = self.shape, self.plans[0]
+        check(patches.shape == (s.side**2, s.patch), "patches", patches.shape, f"must be {(s.side**2, s.patch)}")
+        x = np.zeros(plan["patches"].shape, BF16)
+        x[s.extra :, : s.patch] = to_bf16(patches)
+        self._put(plan, "patches", x, self.bases["vision work"])
+
+    def steps(self) -> Iterator[EncoderStep]:
+        """The steps of a picture, in order."""
+        first, layer, behind = self._cuts
+        yield from (self._step(stages, None) for stages in first)
+        for k in range(self.shape.layers):
+            yield from (self._step(stages, k) for stages in layer)
+        yield from (self._step(stages, None) for stages in behind)
+
+    def _step(self, stages: tuple[str, ...], layer: int | None) -> EncoderStep:
+        cores = range(len(self.plans))
+        programs = [self._program(core, stages) for core in cores]
+        return EncoderStep(layer, stages, programs, [self.registers(core, layer or 0) for core in cores])
+
+    def registers(self, core: int, layer: int) -> dict[int, int]:
+        """Values of the registers that a core's programs start with."""
+        at = ("vision work", f"vision layer {layer} of {core}", f"vision ends of {core}")
+        return self.plans[core].registers(*(self.bases[name] for name in at))
+
+    def _program(self, core: int, stages: tuple[str, ...]) -> list[Instruction] | None:
+        plan, key = self.plans[core], (core, stages[0], stages[-1])
+        if stages[0] not in [stage.name for stage in plan.stages]:
+            return None
+        if key not in self._programs:
+            self._programs[key] = plan.program(stages[0], stages[-1])
+        return self._programs[key]
+
+    def get(self, name: str) -> np.ndarray:
+        """An array of `work`, of the picture that was encoded last."""
+        array = self.plans[0].work.arrays[name]
+        return self.memory.get(self.bases["vision work"] + array.offset, array.shape, array.dtype)
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """The decoder's embeddings of the picture that was encoded last, FP32 [tokens, numbers]."""
+        return self.get("embeddings")
+
+
+class EncoderCores:
+    """An encoder on golden LXEs with a memory of its own: `cores(patches)` gives the embeddings of a picture."""
+
+    def __init__(self, host: EncoderHost):
+        self.host, own = host, MemoryMap(4096)
+        bases = {name: own.add(name, size) for name, size in host.regions.items()}
+        host.place(Memory(own.regions), bases)
+        self.cores = [Lxe(host.fmt, host.memory) for _ in host.plans]
+
+    def __call__(self, patches: np.ndarray) -> np.ndarray:
+        self.host.begin(patches)
+        for step in self.host.steps():
+            self.run(step)
+        return self.host.embeddings
+
+    def run(self, step: EncoderStep) -> None:
+        """Execute a step on all cores: memory is then as the hardware leaves it."""
+        for lxe, program, registers in zip(self.cores, step.programs, step.registers, strict=True):
+            if program is not None:
+                lxe.run(program, registers)

@@ -1,0 +1,259 @@
+"""Writes the stages of a vision encoder's programs: products over many rows, LayerNorm, attention, GELU, pooling.
+
+A picture has many tokens, so weights stay and rows pass. A **product** fills W with the weights of some tiles. Then all
+rows of activations pass through X, once for them. The **attention** of a head keeps all its keys and values in W. Its
+scores never leave the core: the VPE turns them into exponentials, and STORE puts these into X, where the DPE multiplies
+them by the values. The results are divided by the sum of the row's exponentials.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post, Reduce
+from openvrex.golden.program.compiler import FREE, FULL, Compiler
+from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, StoreTo
+from openvrex.golden.program.layer_memory import Array, Tiling
+from openvrex.golden.program.recipes import (
+    BANK,
+    GELU_SLOPE,
+    IMMEDIATE,
+    STREAM,
+    Row,
+    Scalar,
+    centred,
+    exponentials,
+    fp32,
+    gelu,
+    imm,
+    put,
+    reciprocal,
+    root_mean_square,
+    split,
+    times,
+)
+
+# Semaphores: the DPE has read all weights in W, exponentials are in X.
+DRAINED, EXPONENTIALS = 4, 5
+MOST = 4  # rows of a step of LayerNorm or attention: each has four scalar registers
+SLOPE = Scalar(15)
+
+
+class EncoderSizes(Protocol):
+    """What the stages read of their plan (`golden.program.encoder_compiler.EncoderPlan`)."""
+
+    fmt: LxeFormat
+    tokens: int  # of a picture
+    head_size: int
+    epsilon: float
+
+    def __getitem__(self, name: str) -> Array: ...
+
+
+class EncoderCompiler(Compiler):
+    """Writes the stages of an encoder."""
+
+    plan: EncoderSizes
+
+    def norm(self, x: Array, y: Array, rows: range, affine: tuple[Array, Array] | None = None) -> None:
+        """LayerNorm of some rows of x, FP32, in y; with weight and bias where `affine` gives them and y is FP32."""
+        length, n = x.shape[-1], self.fmt.lanes
+        words = length // n
+        room = self.fmt.depth - (words if affine else 0)
+        at_once = min(MOST, room // words)
+        if affine:
+            self.take(affine[1], 0, words, Bank.C, self.fmt.depth - words)
+        for some in _parts(rows, at_once):
+            with self.overlapped():
+                for k, t in enumerate(some):
+                    row = Row(k * words, words)
+                    total, mean = Scalar(4 * k), Scalar(4 * k + 1)
+                    sums = {"reduce": int(Reduce.SUM), "scalar_d": total.number}
+                    self.take(x, t * length, words, Bank.A, row.at, **sums)
+                    centred(self, row, total, length, mean)
+                    if affine is None:
+                        root_mean_square(self, row, length, self.plan.epsilon, 4 * k, Bank.B, Post.ROUND)
+                    else:
+                        root_mean_square(self, row, length, self.plan.epsilon, 4 * k)
+                        bias: dict[str, int] = {"c": int(BANK), "addr_c": self.fmt.depth - words}
+                        weighted: dict[str, int] = {"a": int(BANK), "addr_a": row.at, "b": int(STREAM)}
+                        self.take(affine[0], 0, words, Bank.C, row.at, **weighted, **bias)
+                    self.give(y, t * length, words, row.at)
+
+    def product(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array,
+        cut: Tiling,
+        rows: range,
+        y: Array,
+        of: Array | None = None,
+        nonlinear: bool = False,
+    ) -> None:
+        """y = x W^T + bias, for some rows of x and the columns of W.
+
+        y : [tokens, numbers] from the core's first column on; FP32 where K has several slices
+        of : what is added, FP32, as y is; may be y
+        nonlinear : GELU of the sum, in BF16
+        """
+        n, length, row = self.fmt.lanes, x.shape[-1], y.shape[-1]
+        numbers, tiles, words = cut.words * n, cut.tiles, cut.words
+        biases = self.fmt.depth - tiles
+        plus: dict[str, int] = {"c": int(BANK), "addr_c": biases, "span_c": tiles.bit_length() - 1}
+        if nonlinear:
+            fp32(self, GELU_SLOPE, SLOPE)
+        for block in range(cut.blocks):
+            to = block * tiles * n
+            for k in range(cut.slices):
+                step, self.half = block * cut.slices + k, 0
+                size = tiles * n
+                self.load(weight, step * size * numbers, size, words, numbers, LoadTo.W, to=0, step=words)
+                if not k:
+                    self.take(bias, to, tiles, Bank.C, biases)
+                for some in _parts(rows, self.rows_at_once(cut)):
+                    many = len(some)
+                    _, x_at = self.turn()
+                    at = some.start * length + k * numbers
+                    self.load(x, at, many, words, length, LoadTo.X, (FREE,), (FULL,), to=x_at, step=words)
+                    added = y if k else of
+                    if added:
+                        more = {} if k else plus
+                        self.take(added, some.start * row + to, tiles, Bank.C, rows=many, stride=row, **more)
+                    self.mul(0, x_at, many, tiles, words, words)
+                    plus_c = {"c": int(BANK)} if added else plus
+                    self.results(many * tiles, y, nonlinear, plus_c)
+                    self.give(y, some.start * row + to, tiles, rows=many, stride=row)
+                if cut.slices == 1:
+                    self.drain()
+                else:  # the next slice adds to what this one leaves in memory
+                    self.end()
+                    self.begin()
+
+    def results(self, words: int, y: Array, nonlinear: bool, plus: dict[str, int]) -> None:
+        """Take results of the DPE, added to what `plus` names, to the bank from which they are stored."""
+        stream = {"a": int(STREAM), "wide": 1} | plus
+        if nonlinear:
+            self.vector(words, **stream, post=Post.ROUND, write=Bank.A | Bank.B)
+            gelu(self, Row(0, words), SLOPE)
+        elif y.dtype == np.float32:
+            self.vector(words, **stream, write=Bank.C)
+        else:
+            self.vector(words, **stream, post=Post.ROUND, write=Bank.B)
+
+    def rows_at_once(self, cut: Tiling) -> int:
+        """Rows of a step of a product: what half of X holds, and what the banks do beside the biases."""
+        return min(self.fmt.x_depth // 2 // cut.words, (self.fmt.depth - cut.tiles) // cut.tiles)
+
+    def drain(self) -> None:
+        """Let following LOADs wait until the DPE has read all weights."""
+        self.fence(Opcode.MUL, signal=(DRAINED,))
+        self.fence(Opcode.LOAD, wait=(DRAINED,))
+
+    def attention(self, heads: range, rows: range) -> None:
+        """Attention of some heads, for some rows of queries, to the keys of all tokens."""
+        p, n = self.plan, self.fmt.lanes
+        qkv, size = p["qkv"], p.head_size
+        width, row = qkv.shape[-1] // 3, qkv.shape[-1]
+        words, tiles = size // n, -(-p.tokens // n)
+        keys, values = 0, tiles * words
+        for head in heads:
+            self.half = 0
+            at = head * size
+            self.load(qkv, width + at, p.tokens, words, row, LoadTo.W, to=keys, step=words)
+            for j in range(words):
+                self.load(qkv, 2 * width + at + j * n, p.tokens, 1, row, LoadTo.COLUMN, to=values + j * tiles)
+            parts = list(_parts(rows, self.queries_at_once()))
+            self._queries(parts[0], at, 0)
+            for k in range(len(parts) + 1):
+                with self.overlapped():
+                    if k + 1 < len(parts):  # these come while the VPE works on the scores of those before
+                        self._queries(parts[k + 1], at, 1 - k % 2)
+                    if k < len(parts):
+                        self._scores(len(parts[k]), k % 2)
+                    if k:
+                        self._values(parts[k - 1], at, values, 1 - k % 2)
+            self.drain()
+
+    def queries_at_once(self) -> int:
+        """Rows of a step of the attention."""
+        words = self.plan.head_size // self.fmt.lanes
+        each = words + -(-self.plan.tokens // self.fmt.lanes)
+        return min(MOST, self.fmt.depth // each, self.fmt.x_depth // (2 * each))
+
+    def _places(self, odd: int) -> tuple[int, int, int, int]:
+        """Words of X: queries and exponentials of a step; words of a row of queries, and of exponentials."""
+        words, tiles = self.plan.head_size // self.fmt.lanes, -(-self.plan.tokens // self.fmt.lanes)
+        most = self.queries_at_once()
+        return odd * most * words, most * (2 * words + odd * tiles), words, tiles
+
+    def _queries(self, rows: range, at: int, odd: int) -> None:
+        """LOAD queries to X."""
+        qkv, (to, _, words, _) = self.plan["qkv"], self._places(odd)
+        row = qkv.shape[-1]
+        self.load(qkv, rows.start * row + at, len(rows), words, row, LoadTo.X, (FREE,), (FULL,), to=to, step=words)
+
+    def _scores(self, many: int, odd: int) -> None:
+        """B and X = exponentials of scores of `many` rows less their maximum; scalars take their sums."""
+        last = (self.plan.tokens - 1) % self.fmt.lanes
+        queries, exponents, words, tiles = self._places(odd)
+        self.mul(0, queries, many, tiles, words, words)
+        for r in range(many):
+            sums = Scalar(MOST * odd + r)
+            top = {"reduce": int(Reduce.MAX), "scalar_d": sums.number}
+            self.vector(tiles, a=STREAM, wide=1, keep=last, write=Bank.A, addr_d=r * tiles, **top)
+        for r in range(many):
+            sums = Scalar(MOST * odd + r)
+            exponentials(self, Row(r * tiles, tiles, keep=last), sums, reduce=Reduce.SUM, scalar_d=sums.number)
+            self.out(tiles, at=r * tiles, keep=last)
+            to = {"to": exponents + r * tiles, "rows": 0, "words": tiles - 1, "step": tiles}
+            done = {"signal": 1 << EXPONENTIALS} if r == many - 1 else {}
+            self._emit(Opcode.STORE, target=StoreTo.X, **to, **done)
+
+    def _values(self, rows: range, at: int, values: int, odd: int) -> None:
+        """Results of a step: exponentials times values, over their sums."""
+        p, n = self.plan, self.fmt.lanes
+        _, exponents, words, tiles = self._places(odd)
+        out, many = p["attention"], len(rows)
+        behind = self.queries_at_once() * tiles  # words of the banks behind those of scores
+        size = {"rows": many - 1, "tiles": words - 1, "chunks": tiles - 1, "keep": (p.tokens - 1) % n}
+        self._emit(Opcode.MUL, w=values, x=exponents, **size, x_step=tiles, start=1, end=1, wait=1 << EXPONENTIALS)
+        self.vector(many * words, a=STREAM, wide=1, write=Bank.A, addr_d=behind)
+        for r in range(many):
+            total, first, rest = Scalar(MOST * odd + r), Scalar(2 * MOST + r), Scalar(3 * MOST + r)
+            a, b, c = (Row(behind + r * words, words, bank) for bank in (Bank.A, Bank.B, Bank.C))
+            reciprocal(self, total, first, rest, first)
+            split(self, first, total, rest)
+            times(self, a, total, rest, c, b, post=Post.ROUND)
+        self.give(out, rows.start * out.shape[-1] + at, words, behind, rows=many, stride=out.shape[-1])
+
+    def pool(self, x: Array, y: Array, cells: list[tuple[range, range]], side: int, columns: range) -> None:
+        """Rows of y = means of the rows of x in each cell of the picture's grid, for some columns.
+
+        cells : rows and columns of patches · side : patches of a row of the picture · the last rows of x are patches
+        """
+        n, length = self.fmt.lanes, x.shape[-1]
+        words, first = len(columns) // n, x.shape[0] - side * side
+        for r in range(y.shape[0] - len(cells)):  # tokens without a patch stay as they are
+            self.take(x, r * length + columns.start, words, Bank.B, post=Post.ROUND)
+            self.give(y, r * length + columns.start, words)
+        for r, (down, across) in enumerate(cells, y.shape[0] - len(cells)):
+            self.vector(words, a=IMMEDIATE, imm_a=MINUS_ZERO, write=Bank.A | Bank.C)
+            for i in down:
+                for j in across:
+                    at = (first + i * side + j) * length + columns.start
+                    self.take(x, at, words, Bank.A | Bank.C, c=BANK)
+            row, c = Row(0, words, Bank.B), Row(0, words, Bank.C)
+            part = 1 / (len(down) * len(across))
+            high = float(to_bf16(np.array(part)))
+            put(self, c, **row.of("a"), imm_b=imm(part - high))
+            put(self, row, **row.of("a"), imm_b=imm(high), **c.of("c"), post=Post.ROUND)
+            self.give(y, r * length + columns.start, words)
+
+
+def _parts(rows: range, most: int) -> Iterator[range]:
+    """Consecutive parts of at most so many rows."""
+    for first in range(rows.start, rows.stop, most):
+        yield range(first, min(first + most, rows.stop))

@@ -1,0 +1,78 @@
+"""A small random vision encoder: its weights, pictures, and the same encoder in FP64."""
+
+import numpy as np
+
+from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.program.encoder_compiler import EncoderShape
+from openvrex.golden.program.encoder_host import EncoderCores, EncoderHost, EncoderWeights
+from openvrex.golden.program.isa import LxeFormat
+
+# Words of 4 numbers, heads of one and of two words; 10 tokens, so the last tile of keys has two; a ragged patch.
+SHAPE = EncoderShape(layers=2, width=8, heads=2, ffn=32, side=3, patch=10, extra=1, cells=2, projector=(12, 8))
+FORMAT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=512)
+SLOPE = 2 * (2 / np.pi) ** 0.5  # of the GELU with tanh
+
+
+def model(shape: EncoderShape, seed: int) -> EncoderWeights:
+    """Random weights that keep the variance, rounded to BF16 so that FP64 and the core compute with the same ones."""
+    rng, s = np.random.default_rng(seed), shape
+
+    def matrix(k: int, n: int) -> np.ndarray:
+        return to_bf16(rng.normal(size=(k, n)) * k**-0.5).astype(np.float64)
+
+    def numbers(*size: int, scale: float = 0.5) -> np.ndarray:
+        return to_bf16(rng.normal(size=size) * scale).astype(np.float64)
+
+    layers = []
+    for _ in range(s.layers):
+        layer = {}
+        sizes = {"qkv": (s.width, 3 * s.width), "output": (s.width, s.width)}
+        sizes |= {"up": (s.width, s.ffn), "down": (s.ffn, s.width)}
+        for name, (k, n) in sizes.items():
+            layer |= {name: matrix(k, n), f"{name}_bias": numbers(n)}
+        layers.append(layer)
+    ends = [s.width, *s.projector]
+    projector = [(matrix(a, b), numbers(b)) for a, b in zip(ends, ends[1:], strict=False)]
+    norm = 1 + numbers(s.width, scale=1 / 8), numbers(s.width)
+    return EncoderWeights(layers, matrix(s.patch, s.width), numbers(s.tokens, s.width), norm, projector)
+
+
+def patches(shape: EncoderShape, seed: int) -> np.ndarray:
+    """A random picture, in BF16."""
+    return to_bf16(np.random.default_rng(seed).normal(size=(shape.side**2, shape.patch))).astype(np.float64)
+
+
+def encoder(shape: EncoderShape, fmt: LxeFormat, own: EncoderWeights, cores: int = 1) -> EncoderCores:
+    """The encoder on golden cores."""
+    return EncoderCores(EncoderHost(shape, fmt, own, cores))
+
+
+def exact(shape: EncoderShape, w: EncoderWeights, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens behind the last norm, and the decoder's embeddings, in FP64."""
+    s = shape
+
+    def norm(x: np.ndarray) -> np.ndarray:
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + s.epsilon)
+
+    def gelu(x: np.ndarray) -> np.ndarray:
+        return x / (1 + np.exp(-SLOPE * x * (1 + 0.044715 * x * x)))
+
+    x = w.positions.copy()
+    x[s.extra :] += picture @ w.embed
+    for layer in w.layers:
+        qkv = norm(x) @ layer["qkv"] + layer["qkv_bias"]
+        q, k, v = (part.reshape(s.tokens, s.heads, -1).transpose(1, 0, 2) for part in np.split(qkv, 3, axis=1))
+        scores = q @ k.transpose(0, 2, 1)
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        seen = (e / e.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(s.tokens, -1)
+        x = x + seen @ layer["output"] + layer["output_bias"]
+        x = x + gelu(norm(x) @ layer["up"] + layer["up_bias"]) @ layer["down"] + layer["down_bias"]
+    tokens = norm(x) * w.norm[0] + w.norm[1]
+    grid, g = tokens[s.extra :].reshape(s.side, s.side, -1), s.cells
+    cells = [slice(i * s.side // g, -(-(i + 1) * s.side // g)) for i in range(g)]
+    y = np.concatenate([tokens[: s.extra], [grid[a, b].mean((0, 1)) for a in cells for b in cells]])
+    for k, (matrix, bias) in enumerate(w.projector):
+        y = y @ matrix + bias
+        y = gelu(y) if k < len(w.projector) - 1 else y
+    return tokens, y
