@@ -18,8 +18,9 @@ while the DRE fetches. The fetch of the last table has until the next layer's ke
   bytes share the device memory with those of the LXE and of the link.
 - Link and drive: their models, on a sample of the KVMU's bursts. The latency counts once, then the sample's rate. The
   copier, which expands entries of 4 bits, works while they come, and counts where it is slower.
-- The vision encoder has no program. Its rows do not fit the activation memory, so each core reads them again for each
-  load of half its weight memory. The vocabulary counts as a product of a layer.
+- The vision encoder runs the programs of `golden.program.encoder_compiler`, an image after the other. A stage takes
+  its cycles by the time view, or as long as the bytes of all cores at the device memory. The vocabulary counts as a
+  product of a layer.
 
 The model leaves out the write of new entries to home memory: 1.3 MB a frame, against the direction of fetches.
 """
@@ -30,7 +31,7 @@ from functools import cache
 
 from openvrex.golden.arithmetic.state_space import scan_macs
 from openvrex.hdl.params import CLOCK
-from openvrex.sim.system import dre_demand, layer_load
+from openvrex.sim.system import dre_demand, encoder_load, layer_load
 from openvrex.sim.system.device_memory import arrays, blocks_at_home
 from openvrex.sim.system.dre_demand import Demand
 from openvrex.sim.system.home import fetching
@@ -39,12 +40,8 @@ from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOI
 from openvrex.sim.system.platforms import HOST, POWER, Vrex
 from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
 from openvrex.sim.system.workload import Selection
-from openvrex.sim.units.dpe_time import DpeTime
 from openvrex.sim.units.retriever_time import copied_entry
 
-# The encoder's attention and elementwise work, which no program computes yet: passes of the VPE over each score
-# (largest; exp and sum; product; conversion), and over each element of hidden layers and normalisations.
-SOFTMAX_WORDS, ELEMENT_WORDS = 4, 4
 OAKEN = 0.25  # bytes of a cached number in 4 bits, over those in BF16
 
 
@@ -65,33 +62,12 @@ def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
     return StageShare(load, load.bytes * columns / own, -(-rows // most_rows(v.core)))
 
 
-def streamed(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
-    """A product of the encoder: weights of `n_h` columns stay in half of a DPE's memory while all rows pass."""
-    d, bus = v.core.dpe, v.core.lxe.bus_bytes
-    own = -(-columns // (d.n_h * v.cores))  # tiles of n_h columns
-    chunks = DpeTime(d).chunks(inputs)
-    loads = own / max(1, d.w_depth // 2 // chunks)  # of half the memory with columns; all rows pass for each
-    moved = 2 * (own * d.n_h * inputs + rows * inputs * loads + rows * own * d.n_h)
-    bursts = moved / v.core.lxe.burst_bytes
-    waits = (bursts * (v.latency + 1) + moved / bus) / v.core.lxe.bursts
-    load = Load(own * rows * chunks, rows * own * d.n_h / v.core.vpe.n_w, max(moved / bus, waits), moved)
-    return StageShare(load, moved * v.cores)
-
-
 def encoder(v: Vrex, p: Point) -> list[StageShare]:
     """The vision encoder of one image of each stream, without the gaps of its layers."""
-    e, core = p.vision, v.core
-    rows, lanes = p.batch * e.tokens, core.vpe.n_h * core.vpe.n_w
-    steps = [streamed(v, rows, k, n) for k, n in e.matrices.values()]
-    # Rows come in blocks whose scores fit the activation memory, so no score leaves the core.
-    scores, macs = rows * e.heads * e.tokens, 2 * rows * e.tokens * e.width
-    chunks = macs / (v.cores * core.dpe.n_h * core.dpe.n_w)
-    entries = 2 * 2 * rows * e.width
-    port = entries / v.cores / core.lxe.bus_bytes
-    steps.append(StageShare(Load(chunks, SOFTMAX_WORDS * scores / v.cores / lanes, port, entries / v.cores), entries))
-    words = ELEMENT_WORDS * rows * (e.hidden + 4 * e.width) / v.cores / lanes
-    steps.append(StageShare(Load(vpe=words), 0))
-    return [StageShare(s.load * e.layers, s.bytes * e.layers, s.runs * e.layers) for s in steps]
+    shape = p.vision.shape(p.rows, p.model.width)
+    found = encoder_load.loads(v.core, v.latency, v.cores, shape)
+    every = ((load, p.batch * encoder_load.times(name, shape)) for name, load in found.items())
+    return [StageShare(load * n, load.bytes * n * v.cores, n) for load, n in every]
 
 
 def branch(v: Vrex, p: Point, rows: int) -> list[StageShare]:

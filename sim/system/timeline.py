@@ -50,7 +50,7 @@ class Point:
         cache = {"resident": 1.0, "oaken": 0.25 * 1.1}.get(self.policy, 0.0)  # Oaken: 4 bits, about a tenth of outliers
         return int(
             self.model.pass_bytes
-            + 2 * (self.vision.weights + branch)
+            + 2 * (self.vision.weights + self.vision.ends(self.model.width) + branch)
             + self.batch * self.cache * self.model.token_bytes * cache
         )
 

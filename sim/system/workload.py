@@ -3,11 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
 from openvrex.golden.arithmetic.packed_weights import Packing, Rule
+from openvrex.golden.function_params import check
+from openvrex.golden.program.encoder_compiler import EncoderShape
 from openvrex.sim.system.selection import POLICY, Record, records
 
 CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
@@ -103,9 +106,10 @@ MODELS = {"llama3-8b": Decoder(), "smollm2-135m": Decoder(30, 576, 9, 3, 64, 153
 
 @dataclass(frozen=True)
 class Vision:
-    """Shape of an image encoder.
+    """Shape of an image encoder, and of the projector behind it: two products with a GELU between them.
 
-    The defaults are SigLIP-ViT-L at 384 pixels (Zhai et al.), with 24 x 24 patches of 16 pixels.
+    The defaults are SigLIP-ViT-L at 384 pixels (Zhai et al.), with 24 x 24 patches of 16 pixels in three colours. The
+    projector is that of VideoLLM-online (Chen et al., CVPR 2024, section 3.2), as wide as the decoder.
     """
 
     layers: int = 24
@@ -113,6 +117,19 @@ class Vision:
     heads: int = 16
     hidden: int = 4096
     tokens: int = 576
+    patch: int = 768  # numbers of a patch
+
+    def shape(self, seen: int, width: int) -> EncoderShape:
+        """Sizes for the compiler, with a projector to a decoder of some width, which sees so many tokens of a frame.
+
+        The tokens are patches of a square. The decoder sees a grid of cells, `isqrt(seen)` on a side or as many as
+        there are patches; a class token besides is left out.
+        """
+        side = isqrt(self.tokens)
+        cells = min(isqrt(seen), side)
+        check(side * side == self.tokens, "tokens", self.tokens, "must be a square, of patches")
+        sizes = {"layers": self.layers, "width": self.width, "heads": self.heads, "ffn": self.hidden}
+        return EncoderShape(**sizes, side=side, patch=self.patch, extra=0, cells=cells, projector=(width, width))
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
@@ -124,6 +141,10 @@ class Vision:
     def weights(self) -> int:
         """Number of weights of all layers."""
         return self.layers * sum(k * n for k, n in self.matrices.values())
+
+    def ends(self, width: int) -> int:
+        """Number of weights before the layers and behind them, with a projector to a decoder of some width."""
+        return self.patch * self.width + self.width * width + width * width
 
     @property
     def macs(self) -> int:

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from openvrex.golden.program.encoder_compiler import EncoderShape
+from openvrex.golden.program.isa import encode
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.sim.units.lxe_time import Run as TimeRun
+from openvrex.sim.units.sequencer_time import trace
+from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.lxe_programs import Script
-from openvrex.tb.library.runner import emit
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.small_encoder import SHAPE, encoder, model, patches
+from openvrex.tb.library.small_models import SIZES as CORE
 from openvrex.tb.library.small_models import params
 
 # As the golden tests; heads of two words and slices of K; one token and one patch, whose products are single rows.
@@ -41,3 +46,24 @@ def test_pictures_equal_golden(shape):
     ran, after = script.play(emitted(), dict.fromkeys(SETTINGS, 0), 0.1)
     assert not script.differences(ran, after)
     assert not np.array_equal(*seen)
+
+
+def test_cycles_are_those_of_the_time_view():
+    """Every transfer of a layer's programs; the simulator's times of an encoder come from this view."""
+    latency, own = 9, encoder(SHAPE, params().lxe_format(), model(SHAPE, 3))
+    own.host.begin(patches(SHAPE, 1))
+    steps = list(own.host.steps())[1:3]
+    programs = [(step.programs[0] or [], step.registers[0]) for step in steps]
+    config = {
+        "params": list(CORE),
+        "runs": [{"program": [f"{encode(i):x}" for i in p], "registers": r, "writes": []} for p, r in programs],
+        "memory": bytes(1 << 17).hex(),
+        "ports": dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0),
+        "latency": latency,
+        "counters": emitted().manifest["counters"],
+    }
+    got = Run(emitted(), "bench_lxe_time", "timed", config)()["runs"]
+    for (program, registers), ran in zip(programs, got, strict=True):
+        view = TimeRun(params(), latency, trace(params(), [encode(i) for i in program], registers).steps, detail=True)
+        view.play()
+        assert not differences(view, ran)
