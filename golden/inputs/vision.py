@@ -140,11 +140,13 @@ class VisionEncoder:
         """Embed the patches of an image, uint8 [224, 224, 3], without their positions: float32 [256, 384]."""
         return self.pixels(image) @ self.kernel
 
-    @property
-    def shape(self) -> EncoderShape:
-        """Sizes for the compiler, of pooling to the class token and 3 x 3 means, and of a projector to `Projector`."""
-        d = self.kernel.shape[1]
-        return EncoderShape(len(self.layers), d, self.heads, self.layers[0]["mlp.fc1.weight"].shape[1])
+    def shape(self, tokens: int, width: int) -> EncoderShape:
+        """Sizes for the compiler, of pooling to some tokens as `pool` does, and of a projector to some width."""
+        check_tokens(tokens)
+        cells, (d, ffn) = isqrt(tokens), self.layers[0]["mlp.fc1.weight"].shape
+        sizes = {"layers": len(self.layers), "width": d, "heads": self.heads, "ffn": ffn, "side": GRID}
+        sizes |= {"patch": len(self.kernel), "shown": tokens - cells * cells, "cells": cells}
+        return EncoderShape(projector=(width,), **sizes)
 
     def folded(self, projector: "Projector") -> EncoderWeights:
         """The encoder and a projector as products with biases, rounded once, to FP32, from FP64.

@@ -12,7 +12,7 @@ norm2      LayerNorm
 up         product and GELU
 down       product, added to the hidden states
 last_norm  LayerNorm with its weight and bias: the tokens of the picture, FP32
-pool       the tokens that the decoder sees: those without a patch, then means of patches in a grid of cells
+pool       the tokens that the decoder sees: some without a patch, then means of patches in a grid of cells
 project_k  products of the projector, with GELU between them: the decoder's embeddings, FP32
 =========  ===========================================================================================================
 
@@ -47,7 +47,8 @@ LAYER = ("norm1", "qkv", "attend", "output", "norm2", "up", "down")  # the stage
 class EncoderShape:
     """Sizes of a vision transformer, of its picture, and of the projector. The defaults are DINOv2's ViT-S/14.
 
-    side : patches on a side of the picture · patch : numbers of a patch · extra : tokens without a patch
+    side : patches on a side of the picture · patch : numbers of a patch
+    extra : tokens without a patch, the first ones; the decoder sees `shown` of them
     cells : cells on a side of the grid in which patches are pooled
     projector : columns of each product of the projector
     """
@@ -59,6 +60,7 @@ class EncoderShape:
     side: int = 16
     patch: int = 588
     extra: int = 1
+    shown: int = 1
     cells: int = 3
     projector: tuple[int, ...] = (576,)
     epsilon: float = 1e-6
@@ -68,6 +70,7 @@ class EncoderShape:
         for name in ("layers", "width", "heads", "ffn", "side", "patch", "cells"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.extra >= 0, "extra", self.extra, "must not be negative")
+        check(0 <= self.shown <= self.extra, "shown", self.shown, f"must be 0 to extra = {self.extra}")
         check(self.width % self.heads == 0, "heads", self.heads, f"must divide width = {self.width}")
         check(self.cells <= self.side, "cells", self.cells, f"must be at most side = {self.side}")
         check(len(self.projector) > 0, "projector", self.projector, "must have a product")
@@ -80,7 +83,7 @@ class EncoderShape:
     @property
     def seen(self) -> int:
         """Tokens that the decoder sees."""
-        return self.extra + self.cells**2
+        return self.shown + self.cells**2
 
     @property
     def head_size(self) -> int:

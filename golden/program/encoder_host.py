@@ -13,6 +13,7 @@ from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import check
 from openvrex.golden.program.encoder_compiler import LAYER, EncoderPlan, EncoderShape
 from openvrex.golden.program.isa import Instruction, LxeFormat
+from openvrex.golden.program.layer_memory import Array
 from openvrex.golden.program.layers_in_memory import MemoryMap
 from openvrex.golden.program.lxe_model import Lxe, Memory
 
@@ -147,6 +148,13 @@ class EncoderHost:
         """An array of `work`, of the picture that was encoded last."""
         array = self.plans[0].work.arrays[name]
         return self.memory.get(self.bases["vision work"] + array.offset, array.shape, array.dtype)
+
+    def arrays(self, layer: int | None) -> Iterator[tuple[Array, int]]:
+        """The arrays of core 0 in a step of a layer, or of the ends, each with its address."""
+        plan, registers = self.plans[0], self.registers(0, layer or 0)
+        own = plan.ends if layer is None else plan.weights
+        for space in (own, plan.work):
+            yield from ((a, a.offset + registers[a.base]) for a in space.arrays.values())
 
     @property
     def embeddings(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Runs a whole decoder, from embeddings to the next token's number, on one golden core.
+"""Runs a whole decoder, from embeddings or pictures to the next token's number, on one golden core.
 
 `ModelHost` takes a stream: a prompt, frames, a question, then generated tokens. It cuts the stream into passes of at
 most as many tokens as its plan has, and each pass into steps. A step is one run of a program on the core:
@@ -6,6 +6,7 @@ most as many tokens as its plan has, and each pass into steps. A step is one run
 =====================  ===============================================================================================
 phases of each layer   `golden.program.share_plan`, of a core alone; `attention` runs once for each KV head
 head                   `golden.program.head_compiler`, after the last pass of the given stream and each generated token
+vision                 `golden.program.encoder_host`, before the pass of a picture, where the host has a vision encoder
 =====================  ===============================================================================================
 
 There is one program for each phase and size of pass. Layers and KV heads share it; registers say where their weights,
@@ -13,8 +14,8 @@ their ring and their table are. The prompt is computed like every other part.
 
 **The host's part.** Before each pass it writes the hidden states of its tokens, the rotary tables of their positions,
 the mask of the ring and a few constants. After a `head` it reads a token's number, and looks up the embedding for the
-next pass: the instruction set has no load whose address comes from memory. Between steps the host passes on no number
-but addresses.
+next pass: the instruction set has no load whose address comes from memory. It copies a picture's embeddings to where
+the decoder's hidden states lie. Between steps the host passes on no number but addresses.
 
 **Memory.** Regions follow one another from address 0, each at a multiple of 4,096 bytes:
 
@@ -24,6 +25,7 @@ work 0                      other arrays of a pass; passes of different sizes ov
 weights 0 of layer k        norms, products `output`, `gate_up`, `down`; then for each KV head `qkv`, hyperplanes,
                             fetched entries, mean keys of clusters and thresholds
 head weights, head work     of `golden.program.head_compiler`
+vision ...                  of `golden.program.encoder_host`, where the host has a vision encoder
 tables 0, rings 0, home 0   of the retrieval engine: a context for each layer and KV head, layer by layer
 ==========================  ==========================================================================================
 
@@ -32,7 +34,7 @@ which it is loaded, [blocks, slices, rows, numbers]. Weights are written once, b
 everything that a stream is lies in memory, but for the position (`length`) and the tokens so far.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +42,7 @@ import numpy as np
 from openvrex.golden.arithmetic.packed_weights import Matrix
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.encoder_host import EncoderHost, EncoderStep
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode, Status
 from openvrex.golden.program.layer_memory import LayerShape, Register
@@ -50,6 +53,17 @@ from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
 HEAD = "head"  # the phase behind the last layer
+VISION = "vision"  # the phase of a picture
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a part of a stream: its patches, normalised [patches, numbers]."""
+
+    patches: np.ndarray
+
+
+Part = np.ndarray | Picture
 
 
 @dataclass(frozen=True)
@@ -76,10 +90,12 @@ class Weights:
 class ModelStep:
     """One run of a program.
 
-    number : of the pass · part : of the stream; generated tokens count on behind the last given part
-    start, tokens : first token of the pass, and how many it has
-    layer : None for the head · phase : of the layer, or `HEAD` · group : the KV head, for `attention`
+    number : of the pass, or of the picture · part : of the stream; generated tokens count on behind the last given part
+    start, tokens : first token of the pass, and how many it has; of a picture those of the pass behind it
+    layer : None for the head and for a picture · phase : of the layer, `HEAD` or `VISION`
+    group : the KV head, for `attention`
     registers : their values at the start: the same in every stream, as addresses do not change
+    seen : of a picture, the step of the encoder
     """
 
     number: int
@@ -91,6 +107,7 @@ class ModelStep:
     group: int
     program: list[Instruction]
     registers: dict[int, int]
+    seen: EncoderStep | None = None
 
 
 def blocks_needed(tokens: int, clusters: int, block_slots: int, contexts: int) -> int:
@@ -111,6 +128,7 @@ class ModelHost:
     params : parameters of the retrieval
     sizes : of the DRE
     end : the token that ends the answer; None: none does
+    vision : encodes pictures on the same core, with a projector to the decoder's width
 
     `stream` yields the steps of a stream; `run` executes a step on golden. `tokens` are the generated tokens so far,
     `length` the tokens that have passed through all layers. Raises `ParamError` for sizes that do not fit.
@@ -126,6 +144,7 @@ class ModelHost:
         sizes: DreSizes,
         *,
         end: int | None = None,
+        vision: EncoderHost | None = None,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
         head = weights.embeddings if weights.head is None else weights.head
@@ -140,8 +159,10 @@ class ModelHost:
             params,
             sizes,
             cores=1,
-            more={"head weights": self.head.weights.size, "head work": self.head.work.size},
+            more={"head weights": self.head.weights.size, "head work": self.head.work.size} | self._seeing(vision),
         )
+        if vision:
+            vision.place(self.memory, self.system.more_bases)
         for name, x in self.head.pack(weights.norm, head).items():
             self.memory.put(self.head_address(name), x)
         self._sizes = {shape.tokens: self.system}
@@ -149,6 +170,16 @@ class ModelHost:
         self.tokens: list[int] = []
         self.length = self.passes = self.total = 0
         self._left: ModelStep | None = None  # the step that was yielded last, until it is run
+
+    def _seeing(self, vision: EncoderHost | None) -> dict[str, int]:
+        """Names and bytes of the regions of a vision encoder."""
+        self.vision = vision
+        if vision is None:
+            return {}
+        width, size = vision.shape.projector[-1], self.head.shape.width
+        check(width == size, "projector", width, f"must be {size}, the decoder's width")
+        check(len(vision.plans) == 1, "cores", len(vision.plans), "must be 1: one core runs encoder and decoder")
+        return vision.regions
 
     @property
     def shape(self) -> LayerShape:
@@ -180,27 +211,59 @@ class ModelHost:
         """Hidden states of the pass that was run last, which has so many tokens, FP32 [tokens, width]."""
         return self.of(tokens).get(0, "hidden")
 
-    def stream(self, parts: Iterable[np.ndarray], generate: int = 0) -> Iterator[ModelStep]:
+    def stream(self, parts: Iterable[Part], generate: int = 0) -> Iterator[ModelStep]:
         """The steps of a stream, behind what came before. Run each one before asking for the next.
 
-        parts : embeddings [tokens, width] of the prompt, each frame, the question; a part without tokens has no pass
+        parts : embeddings [tokens, width] of the prompt, each frame, the question, or pictures; a part without tokens
+            has no pass
         generate : most tokens to generate after the last part; the token `end` ends the answer
 
-        Raises `ParamError` for parts of another width, and if there is no token at all before the first generated one.
+        Raises `ParamError` for parts of another width, for a picture without an encoder, and if there is no token at
+        all before the first generated one.
         """
-        most, some = self.shape.tokens, list(parts)
-        for x in some:
-            ok = x.ndim == 2 and x.shape[1] == self.shape.width
-            check(ok, "part", x.shape, f"must have width = {self.shape.width} numbers a token")
-        pieces = [(part, x[i : i + most]) for part, x in enumerate(some) for i in range(0, len(x), most)]
+        some = list(parts)
+        pieces = [(part, piece) for part, x in enumerate(some) for piece in self._pieces(x)]
         check(bool(pieces) or not generate, "parts", len(some), "must hold a token, after which others are generated")
-        self.total = self.length + sum(len(x) for _, x in pieces) + max(0, generate - 1)
-        for k, (part, x) in enumerate(pieces):
+        self.total = self.length + sum(map(self.tokens_of, some)) + max(0, generate - 1)
+        for k, (part, piece) in enumerate(pieces):
+            x = (yield from self._see(part, piece)) if isinstance(piece, Picture) else piece
             yield from self._pass(part, x, generate > 0 and k == len(pieces) - 1)
         for part in range(len(some), len(some) + generate - 1):
             if self.tokens[-1] == self.end:
                 return
             yield from self._pass(part, self.weights.embeddings[self.tokens[-1:]], True)
+
+    def tokens_of(self, part: Part) -> int:
+        """Tokens of a part of a stream."""
+        if not isinstance(part, Picture):
+            return len(part)
+        assert self.vision
+        return self.vision.shape.seen
+
+    def _pieces(self, part: Part) -> Iterator[Part]:
+        """A part in passes."""
+        most, width = self.shape.tokens, self.shape.width
+        if isinstance(part, Picture):
+            check(self.vision is not None, "part", "a picture", "must be embeddings: the host has no vision encoder")
+            seen = self.tokens_of(part)
+            check(seen <= most, "tokens", seen, f"must be at most {most}, those of a pass")
+            yield part
+            return
+        ok = part.ndim == 2 and part.shape[1] == width
+        check(ok, "part", part.shape, f"must have width = {width} numbers a token")
+        yield from (part[i : i + most] for i in range(0, len(part), most))
+
+    def _see(self, part: int, picture: Picture) -> Generator[ModelStep, None, np.ndarray]:
+        """The steps of a picture; returns its embeddings [tokens, width]."""
+        assert self.vision
+        self.vision.begin(picture.patches)
+        where = self.passes, part, self.length, self.tokens_of(picture)
+        for seen in self.vision.steps():
+            [program], [registers] = seen.programs, seen.registers
+            assert program is not None  # a core alone has a part in every stage
+            yield from self._step(ModelStep(*where, None, VISION, 0, program, registers, seen))
+        self.passes += 1
+        return self.vision.embeddings.copy()
 
     def _pass(self, part: int, x: np.ndarray, head: bool) -> Iterator[ModelStep]:
         """The steps of a pass over embeddings x [tokens, width]; with `head` a token is chosen after it."""

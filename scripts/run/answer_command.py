@@ -11,7 +11,8 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
-from openvrex.golden.program.model_host import ModelHost
+from openvrex.golden.program.encoder_host import EncoderHost
+from openvrex.golden.program.model_host import ModelHost, Part, Picture
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CoreParams
@@ -22,7 +23,7 @@ from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rat
 from openvrex.scripts.run.policy_run import PolicyRun, run, split, told
 from openvrex.scripts.run.run_options import Answering, grouped
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.decoder_model import PAGES, TOKENS, core, decoder_host, page_params
+from openvrex.tb.library.decoder_model import PAGES, SEEN, TOKENS, core, decoder_host, page_params
 from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.page_watch import PageWatch
 from openvrex.tb.library.video_question import VideoQuestion, answer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # Dask takes half a second to import; no other command should
 
 # A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
 LONG, LARGE = 300, 256
+ENCODERS = "core", "numpy"
 
 
 @grouped
@@ -45,6 +47,9 @@ def command(
     gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
     policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
+    encoder: Annotated[
+        str, typer.Option(help="Where frames are encoded: core, or numpy, which takes less time.")
+    ] = "core",
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
@@ -53,19 +58,22 @@ def command(
 ) -> None:
     """Answer a question about a video, on a core's RTL.
 
-    SmolLM2 computes the whole stream on the core: prompt, frames, question and answer, from embeddings to token
-    numbers. Golden runs the same programs; the command compares every store and all memory. Run it again to resume.
+    The core computes the whole stream: DINOv2 and a projector on the pixels of each frame, then SmolLM2 on prompt,
+    frames, question and answer, up to token numbers. Golden runs the same programs; the command compares every store
+    and all memory. Run it again to resume.
     """
+    check(encoder in ENCODERS, "encoder", encoder, f"must be one of {', '.join(ENCODERS)}")
     check(policy in ("resv", "pages"), "policy", policy, "must be resv or pages: they retrieve in a whole decoder")
     asked, pages = VideoQuestion(video, frames, tokens, fps, prompt, question, gop), None
     changes, sizes = split(policy, how.param or ())
+    seen = SEEN if encoder == ENCODERS[0] and frames else ()
     if policy == "pages":
-        p = core([*PAGES, *sizes])
+        p = core([*PAGES, *seen, *sizes])
         check(p.lxe.codes > 0, "lxe.codes", 0, "must be the numbers of a code for pages: leave it out, or take resv")
         pages = page_params(p, changes)
     else:
-        p = core(how.param or ())
-    run(AnswerRun(asked, p, layers, generate, pages), {"param": how.param or []}, how)
+        p = core([*seen, *sizes])
+    run(AnswerRun(asked, p, layers, generate, pages, bool(seen)), {"param": how.param or []}, how)
 
 
 class AnswerRun(PolicyRun):
@@ -74,26 +82,37 @@ class AnswerRun(PolicyRun):
     title, file = "an answer on the RTL", "answer.json"
 
     def __init__(
-        self, asked: VideoQuestion, p: CoreParams, layers: int, generate: int, pages: PageParams | None = None
+        self,
+        asked: VideoQuestion,
+        p: CoreParams,
+        layers: int,
+        generate: int,
+        pages: PageParams | None = None,
+        seen: bool = False,
     ):
-        self.page_params = pages
+        self.page_params, self.seen = pages, seen
         self.asked, self.core, self.layers, self.generate = asked, p, layers, generate
         self.pictures = asked.pictures()  # a bad input fails here, before the models are loaded
         self.units = stage_log.units(p)
         self.counters = [u.busy for u in self.units]
-        self.key = asdict(asked) | {"generate": generate, "layers": layers}
+        self.key = asdict(asked) | {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen]}
         if pages:
             self.key |= {"policy": "pages", "params": asdict(pages)}
 
     def start(self, folder: Path, bar: Bar) -> ModelStream:
         self.decoder = Decoder(self.layers, 1)
         seen = bar.add_task("vision encoder", total=len(self.pictures))
-        self.parts = self.asked.parts(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
+        watched = self.asked.watch(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
+        self.parts = watched.parts
         self.tokens = sum(map(len, self.parts)) + self.generate
-        pages = self.page_params
-        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, pages=pages)
-        self.stream = ModelStream(self.host, self.parts, self.generate, PageWatch(self.host, pages) if pages else None)
-        self.total = steps(self.host, self.parts, self.generate)
+        pages, vision, given = self.page_params, None, list[Part](self.parts)
+        if self.seen and watched.projector:
+            shape = watched.encoder.shape(self.asked.tokens, self.decoder.width)
+            vision = EncoderHost(shape, self.core.core_format(), watched.encoder.folded(watched.projector))
+            given[1:-1] = [Picture(watched.encoder.pixels(picture)) for picture in self.pictures]
+        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, pages=pages, vision=vision)
+        self.stream = ModelStream(self.host, given, self.generate, PageWatch(self.host, pages) if pages else None)
+        self.total = steps(self.host, given, self.generate)
         self.flat = self.total >= LONG and self.core.dpe.n_h * self.core.dpe.n_w <= LARGE
         return self.stream
 
@@ -111,7 +130,7 @@ class AnswerRun(PolicyRun):
             "full": said(self.decoder, [token for token, _ in plain]),
             "probabilities": [one["probability"] for one in records if "token" in one],
             "full_probabilities": [x for _, x in plain],
-            "passes": passes(records, busy, names, self.stream.errors(full), bus),
+            "passes": passes(records, busy, names, self.stream.errors(self.parts, full), bus),
             "phases": phases(records),
             "stages": stages(records),
             "events": events(records) | (self.stream.watch.told() if self.stream.watch else {}),
@@ -138,12 +157,14 @@ class AnswerRun(PolicyRun):
         return sections(result)
 
 
-def steps(host: ModelHost, parts: Sequence[np.ndarray], generate: int) -> int:
+def steps(host: ModelHost, parts: Sequence[Part], generate: int) -> int:
     """Most steps of a stream; an end-of-text token makes it shorter."""
     system = host.system
     each = len(list(SystemMap.steps(system)))  # of which some passes leave out some
-    given = sum(-(-len(x) // host.shape.tokens) for x in parts)
-    return (given + generate - 1) * len(host.weights.layers) * each + generate
+    given = sum(-(-host.tokens_of(x) // host.shape.tokens) for x in parts)
+    seen = sum(isinstance(x, Picture) for x in parts)
+    pictures = seen * len(list(host.vision.steps())) if host.vision else 0
+    return pictures + (given + generate - 1) * len(host.weights.layers) * each + generate
 
 
 def said(decoder: Decoder, tokens: Sequence[int]) -> list[str]:

@@ -5,17 +5,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from openvrex.golden.program.model_host import VISION
 from openvrex.hdl.params import CLOCK
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.tb.library.core_simulator import LATENCY
 
 PASS_NOTE = (
-    "A pass takes some tokens through all layers. Clusters: those of all tables after the pass, of every layer and KV "
-    "head. Fetched: entries of K and V fetched for the clusters chosen. Loaded: bytes from memory into the core. "
-    "Copied: bytes of entries from and to home memory and the ring. Compared: bytes of all stores in their order, and "
-    "of memory after each program, with golden's. Error: distance of the hidden states behind the last layer from full "
-    "attention in FP32, relative to their length."
+    "A pass takes some tokens through all layers; that of a picture is the vision encoder's. Clusters: those of all "
+    "tables after the pass, of every layer and KV head. Fetched: entries of K and V fetched for the clusters chosen. "
+    "Loaded: bytes from memory into the core. Copied: bytes of entries from and to home memory and the ring. Compared: "
+    "bytes of all stores in their order, and of memory after each program, with golden's. Error: distance of the "
+    "hidden states behind the last layer from full attention in FP32, relative to their length; of a picture, of its "
+    "embeddings from those in FP32."
 )
 MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
 # Counters of the RTL by event; "-" takes the second from the first.
@@ -33,11 +35,11 @@ PREDICTION = ("hash", "cluster", "code", "sums", "turn", "rank", "select")  # st
 
 
 def passes(
-    records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str], errors: list[float], bus: int
+    records: list[dict[str, Any]], busy: dict[int, list[int]], units: list[str], errors: dict[int, float], bus: int
 ) -> list[dict[str, Any]]:
     """Figures of each pass, of the records of its steps.
 
-    errors : of each given pass, from full attention in FP32 · bus : bytes of a beat
+    errors : of given passes, from full attention in FP32, or from the encoder in FP32 · bus : bytes of a beat
     """
     out = []
     for number in dict.fromkeys(one["of"] for one in records):
@@ -48,6 +50,7 @@ def passes(
             {
                 "pass": number,
                 "part": own[0]["part"],
+                "picture": own[0]["phase"] == VISION,
                 "tokens": own[0]["tokens"],
                 "cycles": cycles,
                 "predicted": sum(one["predicted"] for one in own),
@@ -56,7 +59,7 @@ def passes(
                 "loaded": sum(one["counters"]["lxe.loader.beats"] for one in own) * bus,
                 "copied": sum(one["counters"]["retriever.beats"] for one in own) * bus,
                 "compared": sum(one["compared"] for one in own),
-                "error": errors[number] if number < len(errors) else None,
+                "error": errors.get(number),
                 "differs": any(one["differences"] for one in own),
                 "utilisation": {name: float(n) / cycles for name, n in zip(units, work, strict=True)},
             }
@@ -65,7 +68,7 @@ def passes(
 
 
 def rates(records: list[dict[str, Any]], given: int) -> dict[str, float]:
-    """Frames and generated tokens per second at the clock of the presets, without the vision encoder.
+    """Frames and generated tokens per second at the clock of the presets, without an encoder that NumPy computes.
 
     given : parts of the stream before the answer: the prompt, frames, the question
     """
@@ -119,7 +122,8 @@ def sections(result: dict[str, Any]) -> list[Section]:
     units = list(result["passes"][0]["utilisation"])
     clock, per_second = f"{CLOCK / 1e6:.0f} MHz", result["per_second"]
     rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
-    at_once = f" At {clock} the core takes {rate}, without the vision encoder." if rate else ""
+    left = "" if result["encoder"] == "core" else ", without the vision encoder"
+    at_once = f" At {clock} the core takes {rate}{left}." if rate else ""
     every = sum(result["stages"].values())
     speed = sum(one["cycles"] for one in result["passes"]) / result["simulator_seconds"]
     own_stages = [name for name in PREDICTION if name in result["stages"]]
@@ -186,7 +190,8 @@ def timeline(result: dict[str, Any]) -> Figure:
         axes.tick_params(axis="y", colors=colour)
     below.set_ylabel("clusters in all tables", color="tab:blue")
     beside.set_ylabel("entries fetched", color="tab:orange")
-    below.set_xticks(at, [_part(result, one["part"]) for one in result["passes"]], rotation=45, ha="right")
+    names = ["picture" if one["picture"] else _part(result, one["part"]) for one in result["passes"]]
+    below.set_xticks(at, names, rotation=45, ha="right")
     figure.legend(loc="outside upper center", ncols=8, frameon=False, fontsize="small")
     return figure
 

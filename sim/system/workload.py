@@ -129,7 +129,9 @@ class Vision:
         cells = min(isqrt(seen), side)
         check(side * side == self.tokens, "tokens", self.tokens, "must be a square, of patches")
         sizes = {"layers": self.layers, "width": self.width, "heads": self.heads, "ffn": self.hidden}
-        return EncoderShape(**sizes, side=side, patch=self.patch, extra=0, cells=cells, projector=(width, width))
+        return EncoderShape(
+            **sizes, side=side, patch=self.patch, extra=0, shown=0, cells=cells, projector=(width, width)
+        )
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:

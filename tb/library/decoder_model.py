@@ -9,6 +9,7 @@ from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies import registry as parameters
 from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.encoder_host import EncoderHost
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.model_host import ModelHost, Weights, blocks_needed
 from openvrex.golden.retrieval.coded_pages import PageParams, matrices_of
@@ -22,6 +23,8 @@ SIZES = ("dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "vpe.depth=128", "bus_bytes=3
 SIZES += ("recent=32",)
 # To retrieve coded pages: a code's numbers and its two ones fill a word, a page is a block.
 PAGES = ("lxe.codes=14", "wtu.budget=true", "hcu.newest=true", "block_slots=8")
+# To encode pictures: W holds keys and values of a head for all 257 tokens.
+SEEN = ("dpe.w_depth=256",)
 TOKENS = 10  # of the largest pass
 
 
@@ -59,11 +62,13 @@ def decoder_host(
     tokens: int = TOKENS,
     f: ReSVParams | None = None,
     pages: PageParams | None = None,
+    vision: EncoderHost | None = None,
 ) -> ModelHost:
     """A golden core with all loaded layers of a decoder, for streams of up to `total` tokens.
 
     f : parameters of the retrieval, those of the hardware if not given; sinks are none, as the prompt is clustered
     pages : retrieve coded pages instead of clusters of similar keys
+    vision : encodes pictures on the same core
 
     On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file.
 
@@ -91,4 +96,4 @@ def decoder_host(
     shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)
     sizes = p.dre.sizes(blocks)
     retrieval = RetrievalShape.of(sizes, f.centre, pages=pages)
-    return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, end=decoder.end)
+    return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, end=decoder.end, vision=vision)

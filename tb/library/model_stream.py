@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
-from openvrex.golden.program.model_host import ModelHost, ModelStep
+from openvrex.golden.program.model_host import HEAD, ModelHost, ModelStep, Part, Picture
 from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
@@ -34,6 +34,9 @@ class StepPass:
     def name(self) -> str:
         """Pass of the stream, layer, phase and KV head."""
         s = self.step
+        if s.seen:
+            layer = [f"layer {s.seen.layer}"] * (s.seen.layer is not None)
+            return ", ".join([f"pass {s.number}", s.phase, *layer, *s.seen.stages])
         parts = [f"pass {s.number}"] + [f"layer {s.layer}"] * (s.layer is not None) + [s.phase]
         return ", ".join(parts + [f"KV head {s.group}"] * (s.phase in OF_TABLES))
 
@@ -64,14 +67,17 @@ class StepPass:
             core = h.system.cores[0]
             level = core.dre.level(s.registers[Register.CONTEXT])
             return out | {"entries": core.registers[Register.ENTRIES], "clusters": level}
-        if s.layer is not None:
+        if s.phase != HEAD:
             return out
         return out | {"token": h.chosen(), "probability": likeliest(h.logits())[1]}
 
     def places(self) -> list[Place]:
         """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
         h, s = self.stream.host, self.step
-        if s.layer is None:
+        if s.seen:
+            assert h.vision
+            own = list(h.vision.arrays(s.seen.layer))
+        elif s.layer is None:
             own = [
                 (a, h.head_address(a.name)) for space in (h.head.weights, h.head.work) for a in space.arrays.values()
             ]
@@ -89,13 +95,14 @@ class ModelStream:
     watch : follows the steps, if there is one
 
     Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens,
-    `outputs` the hidden states of each pass behind the last layer, FP32 [tokens, width].
+    `outputs` the hidden states of each pass behind the last layer by its number, FP32 [tokens, width], and of each
+    picture its embeddings.
     """
 
-    def __init__(self, host: ModelHost, parts: Sequence[np.ndarray], generate: int, watch: PageWatch | None = None):
+    def __init__(self, host: ModelHost, parts: Sequence[Part], generate: int, watch: PageWatch | None = None):
         self.host, self.parts, self.generate = host, parts, generate
         self.core = host.system.cores[0]
-        self.outputs: list[np.ndarray] = []
+        self.outputs: dict[int, np.ndarray] = {}
         self.watch, self.disagreements = watch, list[str]()  # what it has found
         self._stages: dict[tuple[int, str], list[str]] = {}  # by number of tokens and phase
 
@@ -115,24 +122,31 @@ class ModelStream:
             if self.watch:
                 self.disagreements += self.watch.take(step)
             if (step.layer, step.phase) == last:
-                self.outputs.append(h.hidden(step.tokens).copy())
+                self.outputs[step.number] = h.hidden(step.tokens).copy()
+            elif h.vision and step.seen and step.seen.stages[-1] == h.vision.plans[0].names[-1]:
+                self.outputs[step.number] = h.vision.embeddings.copy()
 
-    def errors(self, full: Sequence[np.ndarray]) -> list[float]:
-        """Distance of each given pass's hidden states from those of full attention, relative to their length.
+    def errors(self, given: Sequence[np.ndarray], full: Sequence[np.ndarray]) -> dict[int, float]:
+        """Distance of the outputs of each given pass from those in FP32, relative to their length, by its number.
 
-        full : hidden states of each part in FP32, [tokens, width]
+        given : embeddings of each part in FP32, [tokens, width] · full : its hidden states behind full attention
         """
-        most = self.host.shape.tokens
-        wanted = [x[i : i + most] for x in full for i in range(0, len(x), most)]
-        pairs = zip(self.outputs, wanted, strict=False)  # generated tokens follow
-        return [float(np.linalg.norm(got - want) / np.linalg.norm(want)) for got, want in pairs]
+        most, wanted = self.host.shape.tokens, list[np.ndarray]()
+        for part, x, y in zip(self.parts, given, full, strict=True):
+            wanted += [x] * isinstance(part, Picture)
+            wanted += [y[i : i + most] for i in range(0, len(y), most)]
+        numbers = zip(self.outputs.items(), wanted, strict=False)  # generated tokens follow
+        return {n: float(np.linalg.norm(got - want) / np.linalg.norm(want)) for (n, got), want in numbers}
 
     def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""
-        key = step.tokens, step.phase
+        key = step.tokens, step.seen.stages[0] if step.seen else step.phase
         if key not in self._stages:
             plan: Plan = self.host.head
             own = [stage.name for stage in plan.stages]
+            if step.seen:
+                assert self.host.vision
+                plan, own = self.host.vision.plans[0], list(step.seen.stages)
             if step.layer is not None:
                 plan = share = self.host.of(step.tokens).plans[0][step.layer]
                 own = [stage.name for stage in share.stages if stage.name in share.phases[step.phase]]

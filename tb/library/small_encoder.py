@@ -71,7 +71,7 @@ def exact(shape: EncoderShape, w: EncoderWeights, picture: np.ndarray) -> tuple[
     tokens = norm(x) * w.norm[0] + w.norm[1]
     grid, g = tokens[s.extra :].reshape(s.side, s.side, -1), s.cells
     cells = [slice(i * s.side // g, -(-(i + 1) * s.side // g)) for i in range(g)]
-    y = np.concatenate([tokens[: s.extra], [grid[a, b].mean((0, 1)) for a in cells for b in cells]])
+    y = np.concatenate([tokens[: s.shown], [grid[a, b].mean((0, 1)) for a in cells for b in cells]])
     for k, (matrix, bias) in enumerate(w.projector):
         y = y @ matrix + bias
         y = gelu(y) if k < len(w.projector) - 1 else y

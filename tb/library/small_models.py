@@ -8,6 +8,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.decoder import Decoder, rotary_table
+from openvrex.golden.program.encoder_host import EncoderHost
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.model_host import ModelHost, Weights
 from openvrex.golden.program.score_stages import RetrievalShape
@@ -15,6 +16,7 @@ from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.tb.library import small_encoder
 from openvrex.tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
@@ -53,11 +55,24 @@ def _rounded(x: np.ndarray) -> np.ndarray:
     return to_bf16(x).astype(np.float32)
 
 
-def host(own: Weights, p: CoreParams | None = None, end: int | None = None, blocks: int = 0, **more) -> ModelHost:
-    """A golden core with the decoder. `more` are parameters of the retrieval."""
+def host(
+    own: Weights,
+    p: CoreParams | None = None,
+    end: int | None = None,
+    blocks: int = 0,
+    vision: EncoderHost | None = None,
+    **more,
+) -> ModelHost:
+    """A golden core with the decoder, and with an encoder if one is given. `more` are parameters of the retrieval."""
     p = p or params()
     f, sizes = function(p, **more), p.dre.sizes(blocks)
-    return ModelHost(SHAPE, p.lxe_format(), RetrievalShape.of(sizes, f.centre), own, f, sizes, end=end)
+    return ModelHost(SHAPE, p.lxe_format(), RetrievalShape.of(sizes, f.centre), own, f, sizes, end=end, vision=vision)
+
+
+def vision() -> EncoderHost:
+    """A random encoder for pictures of 3 x 3 patches, which gives the decoder a class token and a mean."""
+    shape = replace(small_encoder.SHAPE, cells=1, projector=(SHAPE.width,))
+    return EncoderHost(shape, params().lxe_format(), small_encoder.model(shape, 1))
 
 
 def page_model(seed: int) -> Weights:

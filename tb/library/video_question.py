@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,14 +54,14 @@ class VideoQuestion:
             video.reencode(self.clip, encoded, self.gop, self.frames, self.fps)
             return list(video.frames(encoded, self.frames, None, vision.IMAGE))
 
-    def parts(
+    def watch(
         self, pictures: list[np.ndarray], decoder: Decoder, progress: Callable[[int], None] = lambda done: None
-    ) -> list[np.ndarray]:
-        """Embeddings [tokens, width] of the prompt, each frame and the question.
+    ) -> "Watched":
+        """Encode prompt, frames and question in FP32.
 
         The projector between the vision encoder and the decoder is fitted, not trained (`golden.inputs.vision`).
         """
-        encoder = vision.VisionEncoder()
+        encoder, projector = vision.VisionEncoder(), None
         seen = []
         for picture in pictures:
             seen.append(vision.pool(encoder(picture), self.tokens))
@@ -70,7 +71,19 @@ class VideoQuestion:
             projector = vision.Projector.fit(np.concatenate(list(islice(seen, FIT))), decoder.embeddings)
             shown = [projector(x).astype(np.float32) for x in seen]
         end = "\n" + self.question + TURN
-        return [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)]
+        return Watched(encoder, projector, [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)])
+
+
+class Watched(NamedTuple):
+    """A question in FP32.
+
+    projector : from the encoder's tokens to embeddings; None without a frame
+    parts : embeddings [tokens, width] of the prompt, each frame and the question
+    """
+
+    encoder: vision.VisionEncoder
+    projector: vision.Projector | None
+    parts: list[np.ndarray]
 
 
 def answer(

@@ -8,16 +8,40 @@ import pytest
 from typer.testing import CliRunner
 
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.vision import Projector
 from openvrex.golden.policies.stream_runs import DecoderStream, Options
+from openvrex.golden.program.encoder_compiler import EncoderShape
+from openvrex.golden.program.encoder_host import EncoderWeights
+from openvrex.golden.program.model_host import Weights
 from openvrex.hdl.params import CLOCK
 from openvrex.scripts.main import app
 from openvrex.scripts.run import answer_command, run_options
-from openvrex.tb.library import small_models, stage_log
+from openvrex.tb.library import small_encoder, small_models, stage_log
 from openvrex.tb.library.page_rules import faults
-from openvrex.tb.library.video_question import VideoQuestion, answer, likeliest
+from openvrex.tb.library.video_question import VideoQuestion, Watched, answer, likeliest
 from tb.tests.golden.inputs.trace_samples import models
 
-SIZES = [4, 3, 2]  # tokens of prompt, frame and question
+SIZES = [4, 2, 2]  # tokens of prompt, frame and question
+
+
+class SmallEncoder:
+    """A small encoder whose picture has random patches."""
+
+    host = small_models.vision()
+
+    def shape(self, tokens: int, width: int) -> EncoderShape:
+        return self.host.shape
+
+    def folded(self, projector: Projector) -> EncoderWeights:
+        return self.host.weights
+
+    def pixels(self, picture: np.ndarray) -> np.ndarray:
+        return small_encoder.patches(self.host.shape, 1)
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """Of the picture, in FP64."""
+        return small_encoder.exact(self.host.shape, self.host.weights, self.pixels(np.zeros(0)))[1]
 
 
 class Small(small_models.PlainDecoder):
@@ -42,23 +66,32 @@ def small(monkeypatch):
     own = small_models.model(1)
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
-    monkeypatch.setattr(answer_command, "decoder_host", lambda decoder, p, total, tokens, pages: small_models.host(own))
+    host = lambda decoder, p, total, tokens, pages, vision: small_models.host(own, vision=vision)  # noqa: E731
+    monkeypatch.setattr(answer_command, "decoder_host", host)
     # The DPE alone: the other tests of small cores follow its chunks too, so that they share a simulator.
     dpe, *_ = stage_log.units(small_models.params())
     monkeypatch.setattr(stage_log, "units", lambda p: [dpe])
     monkeypatch.setattr(run_options, "WORKERS", 1)
     monkeypatch.setattr(VideoQuestion, "pictures", lambda self: [np.zeros((4, 4, 3), np.uint8)] * self.frames)
-    monkeypatch.setattr(VideoQuestion, "parts", lambda self, pictures, decoder, told: small_models.parts(own, SIZES))
+    watched = Watched(SmallEncoder(), Projector(*np.zeros((3, 1, 1))), given_parts(own))
+    monkeypatch.setattr(VideoQuestion, "watch", lambda self, pictures, decoder, told: watched)
     return own
 
 
+def given_parts(own: Weights) -> list[np.ndarray]:
+    """Prompt, frame and question."""
+    parts = small_models.parts(own, SIZES)
+    parts[1] = SmallEncoder().embeddings.astype(np.float32)
+    return parts
+
+
 def test_a_question_is_answered_on_the_rtl(small, tmp_path):
-    words = ("--policy", "resv", "--frames", 1, "--generate", 2, "-o", tmp_path)
+    words = ("--policy", "resv", "--encoder", "numpy", "--frames", 1, "--generate", 2, "-o", tmp_path)
     got = vrex(*words, "--json")
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert not result["differences"]
-    tokens = [token for token, _ in answer(Small(2, 16), small_models.parts(small, SIZES), 2)]
+    tokens = [token for token, _ in answer(Small(2, 16), given_parts(small), 2)]
     assert result["full"] == [f"<{token}>" for token in tokens]
     assert len(result["text"]) == len(result["probabilities"]) == 2
     assert all(0 < x <= 1 for x in result["probabilities"])
@@ -109,10 +142,11 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
     """Also on a core that keeps blocks in device memory: some are found there, and some given up."""
     own = small_models.page_model(1)
     monkeypatch.setattr(answer_command, "core", lambda _: small_models.params(*small_models.CODES, *more))
-    host = lambda decoder, p, total, tokens, pages: small_models.page_host(own, pages, more)  # noqa: E731
+    host = lambda decoder, p, total, tokens, pages, vision: small_models.page_host(own, pages, more)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
-    got = vrex("--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words, "-p", "pages.mean=4")
+    words += ("-p", "pages.mean=4", "--encoder", "numpy")
+    got = vrex("--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words)
     assert got.exit_code == 0, got.output
     result = json.loads(got.stdout)
     assert result["params"]["budget"] == 2
@@ -121,6 +155,28 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
     assert {"code", "resident", "sums", "turn", "rank", "select"} <= set(result["stages"])
     assert all(result["events"].values()), result["events"]
     assert "coded pages: page 2, mean 4, numbers 2, budget 2" in (tmp_path / "report.html").read_text()
+
+
+def test_frames_are_encoded_on_the_core(small, tmp_path):
+    """A picture's programs precede its pass; their embeddings are near those in FP64."""
+    got = vrex("--policy", "resv", "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert not result["differences"]
+    [picture] = [one for one in result["passes"] if one["picture"]]
+    assert (picture["part"], picture["tokens"]) == (1, 2)
+    assert 0 < picture["error"] < 0.01
+    assert picture["cycles"] == picture["predicted"] == result["phases"]["vision"][picture["pass"]]
+    assert all(0 < one["error"] < 0.2 for one in result["passes"] if one["part"] < len(SIZES))
+    assert {"embed", "attend", "up", "last_norm", "pool", "project_0", "hash", "head"} <= set(result["stages"])
+    own = sum(one["cycles"] for one in result["passes"] if one["part"] == 1)
+    assert result["per_second"]["frames"] == CLOCK / own
+
+
+def test_an_encoder_that_does_not_exist():
+    got = vrex("--encoder", "gpu")
+    assert got.exit_code == 2
+    assert "encoder='gpu': must be one of core, numpy" in got.stderr
 
 
 def test_a_policy_that_no_whole_decoder_runs():
@@ -153,7 +209,7 @@ def test_parts_are_prompt_frames_and_question():
     asked = VideoQuestion("world", 2, 10, None, "A film.", "What?")
     decoder = Decoder(1, 1)
     pictures = asked.pictures()
-    parts = asked.parts(pictures, decoder)
+    parts = asked.watch(pictures, decoder).parts
     assert [x.shape[1] for x in parts] == [Decoder.width] * 4
     assert [len(x) for x in parts[1:3]] == [10, 10]
     assert (parts[0] == decoder.embed("<|im_start|>user\nA film.")).all()
@@ -166,7 +222,7 @@ def test_the_stream_of_the_other_policies(tmp_path):
     """With --gop and no prompt the parts are the segments of `vrex run windows`, bit for bit."""
     shown = DecoderStream("world", Options(2, 10, None, "What?", 0, 2, 1), tmp_path, lambda done, total: None)
     asked = VideoQuestion("world", 2, 10, None, "", "What?", gop=2)
-    parts = asked.parts(asked.pictures(), shown.decoder)
+    parts = asked.watch(asked.pictures(), shown.decoder).parts
     for part, segment in zip(parts, shown.segments, strict=True):
         assert np.array_equal(part, segment.x)
     plain = VideoQuestion("world", 2, 10, None, "", "What?").pictures()

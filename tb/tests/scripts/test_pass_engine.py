@@ -16,6 +16,7 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Status
+from openvrex.golden.program.model_host import Picture
 from openvrex.hdl.emit import emit
 from openvrex.scripts.run.pass_engine import RECORDS, PassEngine, alone
 from openvrex.synth.sweep.dask_run import cluster
@@ -26,6 +27,7 @@ from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.pass_files import Change, Image, Played
 from openvrex.tb.library.pass_player import Comparison
 from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.small_encoder import patches
 from openvrex.tb.library.waveforms import suffix
 
 FRAMES = 4
@@ -143,10 +145,11 @@ class KilledError(Exception):
 
 
 def model_stream() -> ModelStream:
-    """A prompt in two passes, two frames, a question and two tokens, on a small decoder."""
-    own = small_models.model(1, tied=False)
-    h = small_models.host(own)
-    return ModelStream(h, small_models.parts(own, [4, 3, 3, 2]), 2)
+    """A prompt in two passes, a frame, a picture, a question and two tokens, on a small decoder and a small encoder."""
+    own, vision = small_models.model(1, tied=False), small_models.vision()
+    h = small_models.host(own, vision=vision)
+    prompt, frame, question = small_models.parts(own, [4, 3, 2])
+    return ModelStream(h, [prompt, frame, Picture(patches(vision.shape, 2)), question], 2)
 
 
 def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
@@ -167,7 +170,10 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     stream = model_stream()
     records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
     steps = small_models.LAYERS * (4 + small_models.SHAPE.kv_heads)
-    assert len(records) == 6 * steps + 2
+    seen = [one for one in records if one["phase"] == "vision"]
+    assert len(records) == 6 * steps + 2 + len(seen)
+    assert {one["of"] for one in seen} == {3}
+    assert {"embed", "attend", "pool"} <= {stage for one in seen for stage in one["stages"]}
     assert not [line for one in records for line in one["differences"]]
     assert {one["status"] for one in records} == {Status.DONE.name}
     assert [one["token"] for one in records if one["phase"] == "head"] == stream.host.tokens == want.host.tokens

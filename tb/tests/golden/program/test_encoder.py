@@ -20,7 +20,7 @@ from openvrex.tb.library.small_encoder import FORMAT, SHAPE, encoder, exact, mod
 ROUND = 2.0**-8  # largest relative error of a rounding to BF16
 # Two words a head, slices of K, two tokens without a patch, cells that overlap; one token.
 LONG = replace(SHAPE, width=16, ffn=96, layers=1, extra=2, projector=(8,))
-ONE = EncoderShape(layers=1, width=4, heads=1, ffn=4, side=1, patch=3, extra=0, cells=1, projector=(4,))
+ONE = EncoderShape(layers=1, width=4, heads=1, ffn=4, side=1, patch=3, extra=0, shown=0, cells=1, projector=(4,))
 SHAPES = {"short": SHAPE, "long": LONG, "one": ONE}
 
 
@@ -134,7 +134,7 @@ def pool(host: EncoderHost, layer: dict, before: dict) -> None:
     s, x = host.shape, before["tokens"]
     patch = x[s.extra :].reshape(s.side, s.side, -1)
     cells = host.plans[0].cells
-    want = np.concatenate([x[: s.extra], [patch[a.start : a.stop, b.start : b.stop].mean((0, 1)) for a, b in cells]])
+    want = np.concatenate([x[: s.shown], [patch[a.start : a.stop, b.start : b.stop].mean((0, 1)) for a, b in cells]])
     got = host.get("pooled").astype(np.float64)
     assert (np.abs(got - want) <= 1.1 * ROUND * np.abs(want) + 2.0**-20).all()
 
@@ -214,6 +214,7 @@ def test_a_grid_moves_the_fewest_words():
         ({"heads": 4}, {}, "head_size=2: must be a multiple of lanes = 4"),
         ({"heads": 3}, {}, "heads=3: must divide width = 8"),
         ({"projector": (6,)}, {}, "projector=6: must be a multiple of lanes"),
+        ({"shown": 2}, {}, "shown=2: must be 0 to extra = 1"),
         ({"cells": 4}, {}, "cells=4: must be at most side = 3"),
         ({"side": 9}, {}, "tokens=82: need 42 words of W for keys and values of a head"),
         ({}, {"depth": 2}, "width=8: needs 4 words of a bank"),

@@ -21,7 +21,7 @@ from openvrex.tb.library.small_models import params
 
 # As the golden tests; heads of two words and slices of K; one token and one patch, whose products are single rows.
 LONG = replace(SHAPE, width=16, ffn=96, layers=1, extra=2, projector=(8,))
-ONE = EncoderShape(layers=1, width=4, heads=1, ffn=4, side=1, patch=3, extra=0, cells=1, projector=(4,))
+ONE = EncoderShape(layers=1, width=4, heads=1, ffn=4, side=1, patch=3, extra=0, shown=0, cells=1, projector=(4,))
 
 
 @cache
