@@ -113,7 +113,7 @@ class EncoderShape:
 
 
 class Grid(NamedTuple):
-    """How cores share a product: `columns` of them side by side, each with its rows, and how each cuts its own part."""
+    """How cores share a product: `columns` of them side by side have the same rows, and how each cuts its own part."""
 
     columns: int
     cut: Tiling
@@ -126,16 +126,22 @@ class Share(NamedTuple):
     rows: range
 
 
-def grid(rows: int, words: int, tiles: int, cores: int, fmt: LxeFormat, sliced: bool, wide: int) -> Grid | None:
-    """The grid that moves the fewest words over a core's port: weights once, and its rows for every block of columns.
+def grid(
+    rows: int, words: int, tiles: int, cores: int, fmt: LxeFormat, sliced: bool, wide: int, common: bool = False
+) -> Grid | None:
+    """The grid that takes the least time: of DPE, of a core's port, and of the memory, which has half of a port's rate
+    for each core. A core reads its weights once, and its rows for every block of columns.
 
     words, tiles : of a row of activations and of the result · sliced : whether K may have several slices
     wide : bytes of a result over those of a BF16 number, that are read or written once for each slice
+    common : cores with the same rows read them together, so each has as many columns
 
     None if nothing fits.
     """
     best: tuple[float, Grid] | None = None
     for columns in (d for d in divisors(cores) if d <= tiles):
+        if common and tiles % columns:
+            continue
         own, mine = -(-tiles // columns), -(-rows // (cores // columns))
         for t in (1 << k for k in range(own.bit_length())):
             if any(len(some) % t for some in divide(tiles, columns)) or 2 * t > fmt.depth:
@@ -144,31 +150,40 @@ def grid(rows: int, words: int, tiles: int, cores: int, fmt: LxeFormat, sliced: 
                 if k * t > fmt.w_depth or k > fmt.x_depth // 2:
                     continue
                 blocks, slices = own // t, words // k
-                moved = own * words * fmt.lanes + mine * (words * blocks + wide * own * slices)
+                weights, read, results = own * words * fmt.lanes, mine * words * blocks, mine * wide * own * slices
+                port = 2 * (weights + read + results)
+                memory = 4 * (weights + read / (in_step(columns) if common else 1) + results)
                 found = Grid(columns, Tiling(blocks, t, slices, k))
                 steps = blocks * slices * -(-mine // min(fmt.x_depth // 2 // k, fmt.depth // t))
-                cost = max(4 * moved, mine * own * words) + 32 * steps
+                cost = max(port, memory, mine * own * words) + 32 * steps
                 if best is None or cost < best[0]:
                     best = cost, found
     return best and best[1]
+
+
+def in_step(cores: int) -> int:
+    """How many of some cores read together: the largest power of two that divides their number."""
+    return cores & -cores
 
 
 class EncoderPlan(Plan):
     """The programs of one core, and the arrays that they use in memory.
 
     core, cores : the core's number, and how many share a picture
+    common : whether cores with the same rows of a product read them together (`hdl.bus.arbiter`, `system.common`)
 
     Arrays of `work` start at the address in the register OUT and belong to all cores; those of `weights`, a layer's, at
-    the one in WEIGHTS, and those of `ends`, which all else needs, at the one in KV. Both are the core's own.
+    the one in WEIGHTS, and those of `ends`, which all else needs, at the one in KV. Both are the core's own. The first
+    `together` bytes of `work` are what products multiply; nothing else reads them.
 
     `phases` names the core's stages in order; those of a layer repeat. Raises `ParamError` for sizes that do not fit.
     """
 
     _compiler = EncoderCompiler
 
-    def __init__(self, shape: EncoderShape, fmt: LxeFormat, core: int = 0, cores: int = 1):
+    def __init__(self, shape: EncoderShape, fmt: LxeFormat, core: int = 0, cores: int = 1, common: bool = False):
         check(0 <= core < cores, "core", core, f"must be 0 to {cores - 1}")
-        self.encoder, self.fmt, self.core, self.cores = shape, fmt, core, cores
+        self.encoder, self.fmt, self.core, self.cores, self.common = shape, fmt, core, cores, common
         self.tokens, self.head_size, self.epsilon = shape.tokens, shape.head_size, shape.epsilon
         self._check()
         self.products = shape.products(fmt.lanes)
@@ -197,7 +212,8 @@ class EncoderPlan(Plan):
     def _grid(self, name: str) -> Grid:
         rows, inputs, columns = self.products[name]
         n, wide = self.fmt.lanes, 4 if self._is_sum(name) else 1
-        found = grid(rows, inputs // n, columns // n, self.cores, self.fmt, self._is_sum(name), wide)
+        own = self._is_sum(name)
+        found = grid(rows, inputs // n, columns // n, self.cores, self.fmt, own, wide, self.common)
         reason = f"must fit {self.fmt.w_depth} words of W and {self.fmt.x_depth // 2} of X: raise dpe.w_depth"
         check(found is not None, f"inputs of {name}", inputs, reason)
         assert found is not None
@@ -224,15 +240,16 @@ class EncoderPlan(Plan):
         work, weights, ends = (Space(align, r) for r in (Register.OUT, Register.WEIGHTS, Register.KV))
         t, w = s.tokens, s.width
         work.add("patches", (t, self.products["embed"][1]), BF16)
-        work.add("hidden", (t, w), np.float32)
         work.add("norm", (t, w), BF16)
-        work.add("qkv", (t, 3 * w), BF16)
         work.add("attention", (t, w), BF16)
         work.add("inner", (t, s.ffn), BF16)
-        work.add("tokens", (t, w), np.float32)
         work.add("pooled", (s.seen, w), BF16)
         for k, columns in enumerate(s.projector[:-1]):
             work.add(f"projected_{k}", (s.seen, columns), BF16)
+        self.together = work.size
+        work.add("hidden", (t, w), np.float32)
+        work.add("qkv", (t, 3 * w), BF16)
+        work.add("tokens", (t, w), np.float32)
         work.add("embeddings", (s.seen, s.projector[-1]), np.float32)
         for name, share in self.shares.items():
             space = weights if name in LAYER else ends
@@ -314,6 +331,10 @@ class EncoderPlan(Plan):
     def names(self) -> list[str]:
         """The stages that some core has, in their order."""
         return [row.name for row in self._table(None, lambda *_: None)]
+
+    def group(self, stage: str) -> int:
+        """Cores that read the rows of a product together; 1 if each reads alone."""
+        return in_step(self.grids[stage].columns) if self.common and stage in self.grids else 1
 
     # The host's part
 

@@ -42,6 +42,7 @@ class EncoderStep:
     """One run of a program on each core that has a part in it.
 
     layer : None in front of the layers and behind them · stages : of the programs, in order
+    group : cores that read the first bytes of `work` together (`EncoderPlan.together`)
     programs, registers : of each core; None for a core without a part
     """
 
@@ -49,6 +50,7 @@ class EncoderStep:
     stages: tuple[str, ...]
     programs: list[list[Instruction] | None]
     registers: list[dict[int, int]]
+    group: int = 1
 
 
 class EncoderHost:
@@ -62,10 +64,12 @@ class EncoderHost:
     memory: Memory
     bases: dict[str, int]
 
-    def __init__(self, shape: EncoderShape, fmt: LxeFormat, weights: EncoderWeights, cores: int = 1):
+    def __init__(
+        self, shape: EncoderShape, fmt: LxeFormat, weights: EncoderWeights, cores: int = 1, common: bool = False
+    ):
         check(len(weights.layers) == shape.layers, "layers", len(weights.layers), f"must be {shape.layers}")
         self.shape, self.fmt, self.weights = shape, fmt, weights
-        self.plans = [EncoderPlan(shape, fmt, core, cores) for core in range(cores)]
+        self.plans = [EncoderPlan(shape, fmt, core, cores, common) for core in range(cores)]
         self._programs: dict[tuple[int, str, str], list[Instruction]] = {}
         behind = [name for name in self.plans[0].names if name not in ("embed", *LAYER)]
         self._cuts = [self._cut(names) for names in (["embed"], list(LAYER), behind)]
@@ -129,7 +133,8 @@ class EncoderHost:
     def _step(self, stages: tuple[str, ...], layer: int | None) -> EncoderStep:
         cores = range(len(self.plans))
         programs = [self._program(core, stages) for core in cores]
-        return EncoderStep(layer, stages, programs, [self.registers(core, layer or 0) for core in cores])
+        registers = [self.registers(core, layer or 0) for core in cores]
+        return EncoderStep(layer, stages, programs, registers, self.plans[0].group(stages[0]))
 
     def registers(self, core: int, layer: int) -> dict[int, int]:
         """Values of the registers that a core's programs start with."""

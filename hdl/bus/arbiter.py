@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import (
     PREFIX,
     address_layout,
@@ -24,7 +26,7 @@ from openvrex.hdl.bus.manager_port import ManagerPort, Slice, TableManagerPort
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import SystemParams, bits_for
-from openvrex.hdl.queues import WRITES, port_beats
+from openvrex.hdl.queues import OWNERS, WRITES, port_beats
 from openvrex.hdl.unit import Unit
 
 MANAGERS = 3  # of a core: its LXE, its retriever, its tables
@@ -108,6 +110,13 @@ class Arbiter(Unit):
     has room before its burst is granted (`hdl.bus.manager_port`). So rready and bready are always high, a manager that
     takes nothing blocks no other, and no output depends on an input of the same cycle.
 
+    With `common`, what several LXEs read at the same addresses is read once. Cores stand in groups of 2^common_log2,
+    the first ones first; the last group may be smaller. A read of an LXE at an address from common_base up to
+    common_limit, both in units of 4 KB, waits until every LXE of its group offers the same burst. It is then granted to
+    all of them at once, and its beats go to all. So they must read there in the same order; a group that waits for a
+    core that does not come goes on when common_log2 becomes 0, with which nothing is common. All LXEs read with ID 0,
+    in the order of their grants.
+
     Fairness: a burst on offer is granted before any other manager is granted a second one: at most 3 * cores - 1 grants
     come before it, and none if it alone asks.
 
@@ -121,12 +130,15 @@ class Arbiter(Unit):
     Members
     -------
     ar, aw, w, r, b : In, In, In, Out, Out(arrays of 3 * cores streams of the layouts in `hdl.bus.axi`) : the managers
+    common_log2, common_base, common_limit : In(range(COMMON_LOG2 + 1), COMMON_BITS, COMMON_BITS) : with `common`:
+        logarithm of a group's cores, first 4 KB and end of what they read together
     m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`
     perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
-        write_waits (cycles in which a burst on offer was not granted)
+        write_waits (cycles in which a burst on offer was not granted); a burst for several managers counts once
 
     Latency: without other requests 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a
-        write to m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. Exact in `sim.units.arbiter_time`.
+        write to m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. A common read takes a cycle more.
+        Exact in `sim.units.arbiter_time`.
     Throughput: a grant of each kind and a beat in each direction every cycle. One manager alone gets this as long as
         its reads in flight fit `hdl.queues.port_beats`.
     Raises: `ParamError` where lanes and bus do not fit together.
@@ -145,6 +157,7 @@ class Arbiter(Unit):
             {
                 **{n: In(stream.Signature(layout)).array(self.managers) for n, layout in layouts.items()},
                 **{n: Out(stream.Signature(layout)).array(self.managers) for n, layout in answers.items()},
+                **(common_members() if p.common else {}),
                 **memory_members(p),
             },
         )
@@ -167,11 +180,15 @@ class Arbiter(Unit):
         self._connect_managers(m, ports)
         # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
-        reads = self._grants(m, "read", [port.reads for port in ports], 1)
+        offers = [port.reads for port in ports]
+        common = _Common(self, m, offers) if p.common else None
+        reads = self._grants(m, "read", offers, 1, common)
         writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
         m.d.comb += [order.w_data.eq(writes.out.i.payload.id), order.w_en.eq(writes.granted)]
         beats = self._beats(m, ports, order)
-        answers, come = self._answers(m, ports)
+        if common:
+            common.note(reads.pick, reads.granted)
+        answers, come = self._answers(m, ports, common)
         bus = SimpleNamespace(ar=reads.out.o, aw=writes.out.o, w=beats.o, **answers)
         connect_ports(m, p.core, self, bus, bus)
         for name, grants in (("arid", reads), ("awid", writes)):
@@ -196,24 +213,32 @@ class Arbiter(Unit):
                 outer, inner = getattr(self, name)[i], getattr(port, name)
                 m.d.comb += [outer.payload.eq(inner.payload), outer.valid.eq(inner.valid), inner.ready.eq(outer.ready)]
 
-    def _grants(self, m: Module, name: str, offers: list[wiring.PureInterface], room: Value | int) -> "_Grants":
+    def _grants(
+        self,
+        m: Module,
+        name: str,
+        offers: list[wiring.PureInterface],
+        room: Value | int,
+        common: "_Common | None" = None,
+    ) -> "_Grants":
         """Grants bursts of the managers in turn, and passes them with their number to a register slice."""
         turn = m.submodules[f"{name}_turn"] = RoundRobin(self.managers)
         out = m.submodules[f"{name}_out"] = Slice(_with_id(address_layout(), self.p))
         take = Signal(name=f"{name}_take")
         m.d.comb += [
-            turn.ask.eq(Cat(o.valid for o in offers)),
+            turn.ask.eq(Cat(common.asks if common else (o.valid for o in offers))),
             take.eq(out.i.ready & room),
             turn.take.eq(take),
             out.i.valid.eq(turn.ask.any() & room),
             out.i.payload.as_value()[: address_layout().size].eq(
                 _chosen([o.payload.as_value() for o in offers], turn.pick)
             ),
-            out.i.payload.id.eq(_chosen(range(self.managers), turn.pick)),
-            *(o.ready.eq(turn.pick[i] & take) for i, o in enumerate(offers)),
+            out.i.payload.id.eq(_chosen(common.ids if common else range(self.managers), turn.pick)),
         ]
-        waits = comb(m, f"{name}_waits", (turn.ask & ~Mux(take, turn.pick, 0)).any())
-        return _Grants(out, waits, out.i.valid & out.i.ready)
+        taken = common.taken(turn.pick) if common else turn.pick
+        m.d.comb += [o.ready.eq(taken[i] & take) for i, o in enumerate(offers)]
+        waits = comb(m, f"{name}_waits", (turn.ask & ~Mux(take, taken, 0)).any())
+        return _Grants(out, waits, out.i.valid & out.i.ready, turn.pick)
 
     def _beats(self, m: Module, ports: list[ManagerPort], order: SyncFIFOBuffered) -> Slice:
         """Sends the write beats in the order of the grants; all beats of a burst are here when its turn comes."""
@@ -236,7 +261,7 @@ class Arbiter(Unit):
         return w
 
     def _answers(
-        self, m: Module, ports: list[ManagerPort]
+        self, m: Module, ports: list[ManagerPort], common: "_Common | None"
     ) -> tuple[dict[str, wiring.PureInterface], dict[str, Signal]]:
         """Passes responses through a register to the buffers of the manager that they belong to.
 
@@ -258,8 +283,12 @@ class Arbiter(Unit):
                 payload.eq(from_bus.payload),
             ]
             for i, port in enumerate(ports):
-                to = getattr(port, into)
-                m.d.comb += [to.valid.eq(valid & (number == i)), to.payload.eq(payload)]
+                to, mine = getattr(port, into), number == i
+                if common and name == "r" and i % MANAGERS == 0:
+                    mine = (number == 0) & common.owned[i // MANAGERS]
+                m.d.comb += [to.valid.eq(valid & mine), to.payload.eq(payload)]
+            if common and name == "r":
+                m.d.comb += common.ends.eq(valid & (number == 0) & payload.last)
         return buses, come
 
 
@@ -269,6 +298,90 @@ class _Grants(NamedTuple):
     out: Slice
     waits: Signal  # a burst on offer is not granted
     granted: Value
+    pick: Value  # of the managers, whose burst is next
+
+
+COMMON_LOG2 = 6  # largest logarithm of the cores of a group
+COMMON_PAGE = 12  # logarithm of the grid of the addresses of what a group reads together
+COMMON_BITS = ADDR_BITS - COMMON_PAGE
+
+
+def common_members() -> dict[str, wiring.Member]:
+    """Inputs that say what cores read together."""
+    ends = dict.fromkeys(("common_base", "common_limit"), In(COMMON_BITS))
+    return {"common_log2": In(range(COMMON_LOG2 + 1)), **ends}
+
+
+class _Common:
+    """Reads of LXEs that go to memory once for a group of cores.
+
+    asks : of each manager, whether its read may be granted · ids : the ID of each manager's reads
+    owned : bits of the cores that take the beats of the oldest burst with ID 0 · ends : its last beat comes
+    """
+
+    def __init__(self, arbiter: Arbiter, m: Module, offers: list[wiring.PureInterface]):
+        p = arbiter.p
+        self.cores, self.m = p.cores, m
+        self.ids = [i if i % MANAGERS else 0 for i in range(len(offers))]
+        own = offers[::MANAGERS]
+        self.owners = m.submodules.owners = SyncFIFOBuffered(width=p.cores, depth=OWNERS)
+        self.owned, self.ends = self.owners.r_data, Signal(name="common_ends")
+        m.d.comb += self.owners.r_en.eq(self.ends)
+        log2, base, limit = arbiter.common_log2, arbiter.common_base, arbiter.common_limit
+        page = [o.payload.addr[COMMON_PAGE:] for o in own]
+        self.inside = Cat(  # a burst is read by a group
+            comb(m, f"common{i}", (log2 != 0) & (at >= base) & (at < limit)) for i, at in enumerate(page)
+        )
+        same = [
+            comb(m, f"same{i}", a.valid & b.valid & (a.payload.as_value() == b.payload.as_value()))
+            for i, (a, b) in enumerate(pairwise(own))
+        ]
+        self.groups = [[self._group(i, k) for i in range(p.cores)] for k in range(COMMON_LOG2 + 1)]
+        agreed = Signal(p.cores, name="agreed")
+        self.agree = Signal(p.cores, name="agree")  # all of the group offer the burst, since a cycle
+        each = [
+            self._chosen(log2, [Cat(same[some.start : some.stop - 1]).all() for some in (of[i] for of in self.groups)])
+            for i in range(p.cores)
+        ]
+        m.d.comb += agreed.eq(Cat(o.valid & all_ for o, all_ in zip(own, each, strict=True)))
+        room = self.owners.w_rdy
+        self.asks = [
+            o.valid if i % MANAGERS else o.valid & room & (~self.inside[c] | self.agree[c])
+            for i, (o, c) in enumerate((o, i // MANAGERS) for i, o in enumerate(offers))
+        ]
+        self.log2, self.agreed = log2, agreed
+
+    def _group(self, core: int, log2: int) -> range:
+        first = core >> log2 << log2
+        return range(first, min(first + (1 << log2), self.cores))
+
+    @staticmethod
+    def _chosen(log2: Signal, values: list[Value]) -> Value:
+        """The value for a logarithm."""
+        out = values[-1]
+        for k, value in reversed(list(enumerate(values[:-1]))):
+            out = Mux(log2 == k, value, out)
+        return out
+
+    def _takers(self, pick: Value) -> Signal:
+        """The cores whose reads are granted with the one that `pick` names, if it is an LXE's."""
+        masks = []
+        for core in range(self.cores):
+            whole = self._chosen(self.log2, [sum(1 << c for c in of[core]) for of in self.groups])
+            masks.append(Mux(self.inside[core], whole, 1 << core))
+        return comb(self.m, "takers", _chosen(masks, pick[::MANAGERS]), self.cores)
+
+    def taken(self, pick: Value) -> Value:
+        """The managers whose reads are granted."""
+        self.takers = self._takers(pick)
+        own = (self.takers[i // MANAGERS] if i % MANAGERS == 0 else pick[i] for i in range(MANAGERS * self.cores))
+        return Cat(own)
+
+    def note(self, pick: Value, granted: Value) -> None:
+        """Keep who takes the beats of a burst that is granted. What was granted is agreed no more."""
+        lxe = pick[::MANAGERS].any() & granted
+        self.m.d.comb += [self.owners.w_data.eq(self.takers), self.owners.w_en.eq(lxe)]
+        self.m.d.sync += self.agree.eq(self.agreed & ~Mux(lxe, self.takers, 0))
 
 
 def _chosen(words: Iterable[Value | int], pick: Value) -> Value:

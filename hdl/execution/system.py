@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import ADDR_BITS
-from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, memory_members
+from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, common_members, memory_members
 from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports
 from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.execution.core import Core
@@ -46,6 +46,8 @@ class System(Composite):
     status : Out(array of cores of `hdl.instruction_layouts.status_layout`) : status of each core
     th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In(arrays of cores) : as in
         `hdl.execution.core.Core`
+    common_log2, common_base, common_limit : In : with `common`, what groups of cores read together, as in
+        `hdl.bus.arbiter.Arbiter`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 3 i for the LXE of core i, 3 i + 1 for its retriever,
         3 i + 2 for its tables
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
@@ -77,6 +79,7 @@ class System(Composite):
                 "table_base": In(each(ADDR_BITS)),
                 "blocks": In(each(bits_for(k.blocks + 1))),
                 "contexts": In(each(bits_for(k.n_ctx + 1))),
+                **(common_members() if p.common else {}),
                 "perf_core": In(bits_for(p.cores)),
                 "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
                 "perf_value": Out(32),
@@ -123,6 +126,8 @@ class System(Composite):
             m.d.sync += values[i].eq(core.perf.as_value().word_select(self.perf_index, 32))
         chosen = Signal.like(self.perf_core)
         m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]
+        if p.common:
+            m.d.comb += [getattr(arbiter, name).eq(getattr(self, name)) for name in common_members()]
         pass_ports(m, self, arbiter, memory_members(p))
         self._pass_counters(m, {"arbiter": arbiter})
         return m

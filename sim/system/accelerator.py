@@ -65,9 +65,9 @@ def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
 def encoder(v: Vrex, p: Point) -> list[StageShare]:
     """The vision encoder of one image of each stream, without the gaps of its layers."""
     shape = p.vision.shape(p.rows, p.model.width)
-    found = encoder_load.loads(v.core, v.latency, v.cores, shape)
-    every = ((load, p.batch * encoder_load.times(name, shape)) for name, load in found.items())
-    return [StageShare(load * n, load.bytes * n * v.cores, n) for load, n in every]
+    found = encoder_load.loads(v.system, v.latency, shape)
+    every = ((*stage, p.batch * encoder_load.times(name, shape)) for name, stage in found.items())
+    return [StageShare(load * n, moved * n, n) for load, moved, n in every]
 
 
 def branch(v: Vrex, p: Point, rows: int) -> list[StageShare]:

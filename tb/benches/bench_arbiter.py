@@ -190,9 +190,13 @@ async def episode(
     latency, errors, oldest : as in `Memory`
     end : managers that must get all they asked for
     cut_at : cycle after which everything is left as it is
+    inputs : constant inputs of the arbiter
+    release_at : cycle in which `common_log2` becomes 0
     """
     dut = bench.dut
     await bench.reset()
+    for name, value in e["inputs"].items():
+        getattr(dut, name).value = value
     own = isinstance(memory_, ReorderingMemory)
     initial = bytearray(content(0, SIZE))
     errors = [(a, a + p.core.lxe.burst_bytes) for a in e["errors"]]
@@ -211,6 +215,8 @@ async def episode(
     async def step() -> None:
         for manager in managers:
             manager.offer()
+        if bench.cycle == e.get("release_at"):
+            dut.common_log2.value = 0
         await memory_.step()
         assert bits_of(dut.m_axi_rready), "R is not taken"
         assert bits_of(dut.m_axi_bready), "B is not taken"
@@ -239,7 +245,7 @@ async def traffic(dut):
     memory : "own", or "axi" with "pause", the share of cycles in which its channels stall.
     """
     c = config()
-    p = SystemParams(params(c["params"]), c["cores"])
+    p = SystemParams(params(c["params"]), c["cores"], common=c["common"])
     bench = Bench(dut, c["seed"])
     managers = [Manager(bench, p, i) for i in range(MANAGERS * p.cores)]
     memory_ = ReorderingMemory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])

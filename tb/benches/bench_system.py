@@ -62,11 +62,12 @@ async def phases(dut):
     memory : "own" or "axi"
     latency, pause : of the memory
     ports : {name: values of the cores}
+    common : whether the system has `common`, whose inputs are in "inputs" of each phase
     cut_at : cycle of a reset, of the memory too, after which everything begins again
     limit : cycles after which the run has failed
     """
     c = config()
-    p = SystemParams(params(c["params"]), c["cores"])
+    p = SystemParams(params(c["params"]), c["cores"], common=c["common"])
     bench = Bench(dut, c["seed"])
     host = Host(bench, p, c["programs"])
     for name, values in c["ports"].items():
@@ -102,6 +103,8 @@ async def phases(dut):
             for address, text in phase["writes"]:
                 memory.write(address, bytes.fromhex(text))
             memory.errors = [tuple(span) for span in phase["errors"]]
+            for name, value in phase.get("inputs", {}).items():
+                getattr(dut, name).value = value
             for start in phase["starts"]:
                 host.start(*start)
             first, ends = bench.cycle, [0] * p.cores  # the last cycle in which each core ran

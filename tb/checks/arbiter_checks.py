@@ -20,15 +20,16 @@ from openvrex.tb.library.transfer_traffic import content, params
 
 TABLES = 2  # number of the tables' manager in a core
 READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its own
+SHARED = range(2, 4)  # units of 4 KB of these that groups of cores read together
 
 
-def system(cores: int, changes: tuple[str, ...] = ()) -> SystemParams:
-    return SystemParams(params(list(changes)), cores)
+def system(cores: int, changes: tuple[str, ...] = (), common: bool = False) -> SystemParams:
+    return SystemParams(params(list(changes)), cores, common=common)
 
 
 @cache
-def emitted(cores: int, changes: tuple[str, ...] = ()) -> Emitted:
-    return emit("arbiter", system(cores, changes))
+def emitted(cores: int, changes: tuple[str, ...] = (), common: bool = False) -> Emitted:
+    return emit("arbiter", system(cores, changes, common))
 
 
 @dataclass
@@ -49,13 +50,17 @@ class Traffic:
     apart: int = 0  # the most cycles between two bursts that a manager offers
     far: bool = True  # addresses have bits above those of the memory and below those of a word
     cut_at: int = 0
+    common: int | None = None  # logarithm of the cores of a group that reads together; None: the hardware is off
 
     def __post_init__(self):
         rng = np.random.default_rng(self.seed)
-        self.p = system(self.cores, self.changes)
+        self.p = system(self.cores, self.changes, self.common is not None)
         lxe, table = self.p.core.lxe, self.p.core.dre.table
         bus, longest = lxe.bus_bytes, lxe.burst_bytes // lxe.bus_bytes
         many = MANAGERS * self.cores
+        if self.common is not None:
+            self.far = False
+        together = self._together(rng)
         self.managers, self.failing, self.words = [], set(), {}
         self.beats: list[list[tuple[int | None, int]]] = []  # (data, error) of each manager's reads
         self.responses: list[list[int]] = []
@@ -77,6 +82,8 @@ class Traffic:
                 [{"at": t, "addr": a, "len": n} for t, a, n in zip(at[k], addrs[k], lens[k], strict=True)]
                 for k in ("ar", "aw")
             )
+            if self.common is not None and i % MANAGERS == 0:
+                self._mix(reads, together[i // MANAGERS >> self.common], rng)
             beats, expected, responses = [], [], []
             for burst in reads:
                 error = burst["addr"] in bad_reads
@@ -100,10 +107,41 @@ class Traffic:
             self.beats.append(expected)
             self.responses.append(responses)
 
+    def _together(self, rng: np.random.Generator) -> list[list[tuple[int, int]]]:
+        """Address and length of what each group of cores reads together."""
+        lxe = self.p.core.lxe
+        longest, own = lxe.burst_bytes // lxe.bus_bytes, np.array(SHARED) * 4096
+        groups = 0 if self.common is None else -(-self.cores // (1 << self.common))
+        at = [rng.integers(own[0], own[-1] + 4096, size=self.bursts) // lxe.burst_bytes for _ in range(groups)]
+        return [[(int(a) * lxe.burst_bytes, int(rng.integers(longest))) for a in some] for some in at]
+
+    def _mix(self, reads: list[dict], together: list[tuple[int, int]], rng: np.random.Generator) -> None:
+        """Half of an LXE's reads become its group's, in their order; the others stay outside of what is shared."""
+        for burst in reads:
+            burst["addr"] %= SHARED.start * 4096
+        half = len(reads) // 2
+        places = np.sort(rng.permutation(len(reads))[:half])
+        for k, (addr, length) in zip(places, together, strict=False):
+            reads[k] |= {"addr": addr, "len": length}
+
+    def is_common(self, i: int, burst: dict) -> bool:
+        """Whether a manager's read is made by its group together."""
+        return bool(self.common) and i % MANAGERS == 0 and burst["addr"] // 4096 in SHARED
+
+    def leads(self, i: int) -> bool:
+        """Whether a manager is the first LXE of its group."""
+        return i // MANAGERS % (1 << (self.common or 0)) == 0
+
+    def granted(self, i: int) -> list[dict]:
+        """The reads of a manager that go to memory, those of a group with its first."""
+        return [b for b in self.managers[i]["ar"] if not self.is_common(i, b) or self.leads(i)]
+
     def episode(self) -> dict:
         """The episode for the bench."""
         end = range(MANAGERS * self.cores) if self.end is None else self.end
         own = {"managers": self.managers, "stalls": self.stalls, "latency": list(self.latency), "oldest": self.oldest}
+        inputs = {"common_log2": self.common, "common_base": SHARED.start, "common_limit": SHARED.stop}
+        own["inputs"] = {} if self.common is None else inputs
         return own | {"errors": sorted(self.failing), "end": list(end), "cut_at": self.cut_at}
 
     def check(self, got: dict) -> None:
@@ -115,7 +153,8 @@ class Traffic:
             lasts = [b["last"] for _, b in got["managers"][i]["r"]]
             want = [int(k == b["len"]) for b in self.managers[i]["ar"] for k in range(b["len"] + 1)]
             assert lasts == want, f"last of manager {i}"
-            for kind in {"ar", "aw"} & set(got):
+            joined = self.common is not None and i % MANAGERS == 0  # LXEs share an ID
+            for kind in ({"aw"} if joined else {"ar", "aw"}) & set(got):
                 asked = [(b["addr"], b["len"]) for b in self.managers[i][kind]]
                 assert [(b["addr"], b["len"]) for _, b in got[kind] if b["id"] == i] == asked, f"{kind} of manager {i}"
             responses = [b["resp"] >> 1 for _, b in got["managers"][i]["b"]]
@@ -129,21 +168,22 @@ class Traffic:
         wants = {a: self.words.get(a, content(a, bus)) for a in written}
         assert written == wants
         perf = got["perf"]
-        reads, writes = (sum(len(m[n]) for m in self.managers) for n in ("ar", "aw"))
-        assert (perf["reads"], perf["writes"]) == (reads, writes)
-        assert perf["read_beats"] == sum(map(len, self.beats))
+        granted = [b for i in range(MANAGERS * self.cores) for b in self.granted(i)]
+        assert (perf["reads"], perf["writes"]) == (len(granted), sum(len(m["aw"]) for m in self.managers))
+        assert perf["read_beats"] == sum(b["len"] + 1 for b in granted)
         assert perf["write_beats"] == sum(len(m["w"]) for m in self.managers)
 
 
 def simulate(runs: list[Traffic], episodes: list[dict], unit: Emitted, memory: str = "own", pause: float = 0.0):
     """Run the episodes on a unit with the parameters of the first; their results."""
     c = {"params": list(runs[0].changes), "cores": runs[0].cores, "memory": memory, "pause": pause}
+    c["common"] = runs[0].common is not None
     return Run(unit, "bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
 
 
 def play(runs: list[Traffic], memory: str = "own", pause: float = 0.0) -> list[dict]:
     """Run the episodes on the RTL and check each that a reset does not cut."""
-    unit = emitted(runs[0].cores, runs[0].changes)
+    unit = emitted(runs[0].cores, runs[0].changes, runs[0].common is not None)
     got = simulate(runs, [t.episode() for t in runs], unit, memory, pause)
     for t, g in zip(runs, got, strict=True):
         if not t.cut_at:
@@ -235,23 +275,40 @@ def check_no_manager_holds_up_another():
     assert got["managers"][1]["aw"]
 
 
-def check_cycles_equal_the_time_view(cores):
+def check_cycles_equal_the_time_view(cores, common: int | None = None):
     """Every grant and beat is in the cycle of the time view, for bursts offered at once or at random.
 
     Managers take everything at once, and the memory answers in order.
     """
     shapes = [(0, 1, 1), (0, 1, None), (3, 1, None), (40, 7, None), (9, 30, 2), (150, 4, None)]
     runs = [
-        Traffic(cores, (), 20 + k, (60, 20)[k > 0], longest, latency=(latency - 1,) * 2, oldest=True, apart=apart)
+        Traffic(
+            cores,
+            (),
+            20 + k,
+            (60, 20)[k > 0],
+            longest,
+            latency=(latency - 1,) * 2,
+            oldest=True,
+            apart=apart,
+            common=common,
+        )
         for k, (apart, latency, longest) in enumerate(shapes)
     ]
     for t, got in zip(runs, play(runs), strict=True):
-        bursts = [[[(b["at"], b["len"] + 1) for b in m[kind]] for m in t.managers] for kind in ("ar", "aw")]
-        want = ArbiterTime(t.p, t.latency[0] + 1).run(*bursts)
+        bursts = [
+            [
+                [(b["at"], b["len"] + 1, *[b["addr"]] * (kind == "ar" and t.is_common(i, b))) for b in m[kind]]
+                for i, m in enumerate(t.managers)
+            ]
+            for kind in ("ar", "aw")
+        ]
+        want = ArbiterTime(t.p, t.latency[0] + 1, common or 0).run(*bursts)
         for ours, seen in zip(want.managers, got["managers"], strict=True):
             assert (ours.ar, ours.aw, ours.w) == (seen["ar"], seen["aw"], seen["w"])
             assert (ours.r, ours.b) == ([at for at, _ in seen["r"]], [at for at, _ in seen["b"]])
         for kind in ("ar", "aw"):
-            assert getattr(want, kind) == [(at, b["id"]) for at, b in got[kind]]
+            ids = [(at, i if kind == "aw" or common is None or i % MANAGERS else 0) for at, i in getattr(want, kind)]
+            assert ids == [(at, b["id"]) for at, b in got[kind]]
         assert (want.w, want.r, want.b) == ([at for at, _ in got["w"]], got["r_sent"], got["b_sent"])
         assert (want.read_waits, want.write_waits) == (got["perf"]["read_waits"], got["perf"]["write_waits"])

@@ -42,9 +42,11 @@ def patches(shape: EncoderShape, seed: int) -> np.ndarray:
     return to_bf16(np.random.default_rng(seed).normal(size=(shape.side**2, shape.patch))).astype(np.float64)
 
 
-def encoder(shape: EncoderShape, fmt: LxeFormat, own: EncoderWeights, cores: int = 1) -> EncoderCores:
+def encoder(
+    shape: EncoderShape, fmt: LxeFormat, own: EncoderWeights, cores: int = 1, common: bool = False
+) -> EncoderCores:
     """The encoder on golden cores."""
-    return EncoderCores(EncoderHost(shape, fmt, own, cores))
+    return EncoderCores(EncoderHost(shape, fmt, own, cores, common))
 
 
 def exact(shape: EncoderShape, w: EncoderWeights, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

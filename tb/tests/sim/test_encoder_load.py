@@ -16,9 +16,9 @@ WIDTH = MODELS["llama3-8b"].width
 def test_the_programs_have_the_products_of_the_shape(v):
     """DPE steps of core 0 times cores are the shape's multiplications, plus those of the projector."""
     shape = Vision().shape(10, WIDTH)
-    found = encoder_load.loads(v.core, v.latency, v.cores, shape)
+    found = encoder_load.loads(v.system, v.latency, shape)
     each = v.core.dpe.n_h * v.core.dpe.n_w * v.cores
-    done = sum(load.dpe * encoder_load.times(name, shape) for name, load in found.items()) * each
+    done = sum(load.dpe * encoder_load.times(name, shape) for name, (load, _) in found.items()) * each
     projector = shape.seen * (shape.width * WIDTH + WIDTH * WIDTH)
     assert shape.macs == Vision().macs + shape.side**2 * shape.patch * shape.width
     assert done == pytest.approx(shape.macs + projector, rel=0.01)

@@ -160,6 +160,7 @@ MADE: dict[str, Callable[[], Programs]] = {
     "rows": rows,
     "encoder": lambda: of(EncoderPlan(PICTURE, FMT)),
     "encoder of three": lambda: of(EncoderPlan(PICTURE, FMT, 1, 3)),
+    "encoder, rows read together": lambda: of(EncoderPlan(PICTURE, FMT, 1, 2, True)),
     "large layer": lambda: of(LayerPlan(LLAMA, CORE)),
     "large core": lambda: of(CorePlan(LLAMA, CORE, RetrievalShape(clusters=1024, ahead=1))),
 }

@@ -12,8 +12,10 @@ from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Machine
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.encoder_compiler import EncoderPlan, EncoderShape, grid
 from openvrex.golden.program.encoder_host import EncoderHost
+from openvrex.golden.program.isa import LoadTo, Opcode
 from openvrex.golden.program.lxe_model import simulate
 from openvrex.golden.program.recipes import GELU_SLOPE, STREAM, Row, Scalar, fp32, gelu
+from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.golden.program.vector_programs import Steps, rows, words_of
 from openvrex.tb.library.small_encoder import FORMAT, SHAPE, encoder, exact, model, patches
 
@@ -173,8 +175,8 @@ def test_any_number_of_cores_computes_the_same(name):
     shape, idle = SHAPES[name], set()
     w, picture = model(shape, 6), patches(shape, 7)
     want = encoder(shape, FORMAT, w)(picture)
-    for cores in (2, 3, 8):
-        own = encoder(shape, FORMAT, w, cores)
+    for cores, common in ((2, False), (3, False), (8, False), (2, True), (6, True)):
+        own = encoder(shape, FORMAT, w, cores, common)
         np.testing.assert_array_equal(own(picture), want)
         idle |= {step.stages[0] for step in own.host.steps() if None in step.programs}
     assert "attend" in idle
@@ -189,6 +191,31 @@ def test_programs_are_ordered_by_semaphores_alone():
             for stage in plan.stages:
                 registers = plan.registers(0, 1 << 20, 1 << 21)
                 assert not simulate(plan.program(stage.name, stage.name), registers, plan.fmt).problems()
+
+
+def test_cores_that_read_together_load_the_same_rows():
+    """All cores of a group have the same LOADs to X, in the same order, in products alone."""
+    plans = [EncoderPlan(SHAPE, FORMAT, core, 6, True) for core in range(6)]
+    seen = set()
+    for stage in plans[0].names:
+        group = plans[0].group(stage)
+        loads = [rows_read(plan, stage) for plan in plans]
+        for core, own in enumerate(loads):
+            assert group == 1 or own == loads[core // group * group]
+            together = [addr < plans[0].together for addr, *_ in own]
+            assert all(together) if stage in plans[0].grids else not any(together)
+        seen.add(group)
+    assert seen == {1, 2}
+
+
+def rows_read(plan: EncoderPlan, stage: str) -> list[tuple[int, int, int, int]]:
+    """Address, rows, words and stride of each LOAD to X of a stage."""
+    if stage not in [own.name for own in plan.stages]:
+        return []
+    registers = register_values(plan.registers(0, 1 << 20, 1 << 21))
+    steps = sequence(plan.program(stage, stage), registers, plan.fmt)
+    loads = [i for i in steps if i.op == Opcode.LOAD and i["target"] == LoadTo.X]
+    return [(i.addr, i["rows"], i["words"], i["stride"]) for i in loads]
 
 
 def test_a_second_picture_leaves_nothing_of_the_first():

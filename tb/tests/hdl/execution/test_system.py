@@ -153,6 +153,7 @@ class Script:
             "programs": self.programs,
             "phases": self.phases,
             "memory": memory,
+            "common": False,
         }
         config |= {"latency": latency, "pause": pause, "cut_at": cut_at, "limit": 200_000}
         bases = {"device_base": h.device_bases, "home_base": h.home_bases, "table_base": h.table_bases}
