@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
-from openvrex.golden.program.model_host import HEAD, ModelHost, ModelStep, Part, Picture
+from openvrex.golden.program.model_host import HEAD, VISION, ModelHost, ModelStep, Part, Picture
 from openvrex.golden.program.share_plan import OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
@@ -104,7 +104,7 @@ class ModelStream:
         self.core = host.system.cores[0]
         self.outputs: dict[int, np.ndarray] = {}
         self.watch, self.disagreements = watch, list[str]()  # what it has found
-        self._stages: dict[tuple[int, str], list[str]] = {}  # by number of tokens and phase
+        self._stages: dict[tuple[int, tuple[str, ...]], list[str]] = {}  # by number of tokens, phase, encoder's stages
 
     @property
     def ports(self) -> dict[str, int]:
@@ -140,16 +140,17 @@ class ModelStream:
 
     def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""
-        key = step.tokens, step.seen.stages[0] if step.seen else step.phase
+        key = step.tokens, (step.phase, *(step.seen.stages if step.seen else ()))
         if key not in self._stages:
             plan: Plan = self.host.head
             own = [stage.name for stage in plan.stages]
             if step.seen:
                 assert self.host.vision
                 plan, own = self.host.vision.plans[0], list(step.seen.stages)
-            if step.layer is not None:
+            elif step.layer is not None:
                 plan = share = self.host.of(step.tokens).plans[0][step.layer]
                 own = [stage.name for stage in share.stages if stage.name in share.phases[step.phase]]
             names = [stage.name for stage in plan.stages]
-            self._stages[key] = [names[k] for k in stage_log.stage_of(plan, own[0], own[-1])]
+            of = f"{VISION} " if step.seen else ""
+            self._stages[key] = [of + names[k] for k in stage_log.stage_of(plan, own[0], own[-1])]
         return self._stages[key]

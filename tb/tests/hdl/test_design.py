@@ -211,6 +211,7 @@ def test_the_published_machine():
             "hcu.newest=false",
             "kvmu.kept=0",
             "reading=buckets",
+            "common=false",
         ]
         assert preset(published) == override(preset(own), changes)
     kvmu = emit("kvmu", preset("vrex1").core.dre.kvmu)

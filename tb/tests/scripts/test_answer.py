@@ -168,7 +168,8 @@ def test_frames_are_encoded_on_the_core(small, tmp_path):
     assert 0 < picture["error"] < 0.01
     assert picture["cycles"] == picture["predicted"] == result["phases"]["vision"][picture["pass"]]
     assert all(0 < one["error"] < 0.2 for one in result["passes"] if one["part"] < len(SIZES))
-    assert {"embed", "attend", "up", "last_norm", "pool", "project_0", "hash", "head"} <= set(result["stages"])
+    seen = ("embed", "norm1", "attend", "output", "up", "last_norm", "pool", "project_0")
+    assert {*(f"vision {name}" for name in seen), "norm1", "output", "hash", "head"} <= set(result["stages"])
     own = sum(one["cycles"] for one in result["passes"] if one["part"] == 1)
     assert result["per_second"]["frames"] == CLOCK / own
 

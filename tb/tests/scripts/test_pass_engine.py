@@ -173,7 +173,7 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     seen = [one for one in records if one["phase"] == "vision"]
     assert len(records) == 6 * steps + 2 + len(seen)
     assert {one["of"] for one in seen} == {3}
-    assert {"embed", "attend", "pool"} <= {stage for one in seen for stage in one["stages"]}
+    assert {"vision embed", "vision attend", "vision pool"} <= {stage for one in seen for stage in one["stages"]}
     assert not [line for one in records for line in one["differences"]]
     assert {one["status"] for one in records} == {Status.DONE.name}
     assert [one["token"] for one in records if one["phase"] == "head"] == stream.host.tokens == want.host.tokens
