@@ -8,6 +8,7 @@ ROUTES = 4  # LXE: VECTORs that wait for words
 MULS = 4  # LXE: MULs not done: one in the DPE, one read, one waiting, one coming in
 WRITES = 8  # arbiter: bursts whose addresses can go out before their data
 READS, PUTS = 8, 8  # table port: asks on the bus but the one whose items come, writes on the bus
+TOGETHER = 8  # arbiter with common reads: bursts that an LXE's buffer holds, so many as cover a memory's latency
 OWNERS = 32  # arbiter with common reads: bursts of LXEs whose last beat has not come
 LEAST = 4  # arbiter: entries of a FIFO that takes and gives one in every cycle
 
@@ -36,17 +37,17 @@ def kv4_numbers(p: CoreParams) -> int:
     return min(GROUPS[0], p.lxe.bus_bytes // 4)
 
 
-def port_beats(p: SystemParams) -> tuple[int, int]:
+def port_beats(p: SystemParams, together: bool = False) -> tuple[int, int]:
     """Arbiter: beats of a manager's read and write buffers.
 
     For reads, the cores' share of the bursts that one core can have in flight, but at least two of the longest bursts;
-    with common reads, whose beats all cores take, all of them. For writes two bursts: one that comes in and one that
-    goes out.
+    of an LXE whose beats come for others, too (`together`), at least `TOGETHER`. For writes two bursts: one that comes
+    in and one that goes out.
     """
     lxe = p.core.lxe
     longest = lxe.burst_bytes // lxe.bus_bytes
-    each = -(-lxe.bursts // (1 if p.common else p.cores))
-    return max(LEAST, longest * max(2, each)), max(LEAST, 2 * longest)
+    least = max(2, min(TOGETHER, lxe.bursts) if together else 0)
+    return max(LEAST, longest * max(least, -(-lxe.bursts // p.cores))), max(LEAST, 2 * longest)
 
 
 def table_beats(p: SystemParams) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ from openvrex.hdl.bus.axi import (
     response_layout,
     write_layout,
 )
-from openvrex.hdl.bus.manager_port import ManagerPort, Slice, TableManagerPort
+from openvrex.hdl.bus.manager_port import LxeManagerPort, ManagerPort, Slice, TableManagerPort
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import SystemParams, bits_for
@@ -166,16 +166,17 @@ class Arbiter(Unit):
     def timing(p: SystemParams) -> dict[str, str]:
         """Formulas for the manifest."""
         reads, writes = port_beats(p)
+        more, responses = f", of an LXE {port_beats(p, True)[0]}" if p.common else "", p.core.lxe.bursts
         return {
             "read": "3 cycles from ar to m_axi_ar, 3 from m_axi_r to r",
             "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
             "fairness": f"at most {MANAGERS * p.cores - 1} grants of others before one's own",
-            "room": f"of an LXE or retriever {reads} beats of reads, {writes} of writes, {p.core.lxe.bursts} responses",
+            "room": f"of an LXE or retriever {reads} beats of reads{more}, {writes} of writes, {responses} responses",
         }
 
     def elaborate(self, platform):
         p, m, count = self.p, Module(), self.managers
-        kinds = (ManagerPort, ManagerPort, TableManagerPort)
+        kinds = (LxeManagerPort if p.common else ManagerPort, ManagerPort, TableManagerPort)
         ports = [place(m, platform, f"port{i}", kinds[i % MANAGERS], p) for i in range(count)]
         self._connect_managers(m, ports)
         # Addresses, and the order in which their beats go out.

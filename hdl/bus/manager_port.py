@@ -136,6 +136,28 @@ class ManagerPort(wiring.Component):
         return m
 
 
+class LxeManagerPort(ManagerPort):
+    """The same for an LXE, whose reads may come for a group of cores.
+
+    Parameters
+    ----------
+    p : SystemParams
+
+    Members
+    -------
+    ar, aw, w, r, b, reads, writes, beats, answers, responses : as in `ManagerPort`
+
+    Latency: as in `ManagerPort`.
+    Throughput: as in `ManagerPort`.
+    Raises: `ParamError` where lanes and bus do not fit together.
+    Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
+    """
+
+    def _room(self) -> tuple[int, int, int]:
+        """As in `ManagerPort`; more reads if the system has common ones."""
+        return *port_beats(self.p, self.p.common), self.p.core.lxe.bursts
+
+
 class TableManagerPort(ManagerPort):
     """The same for the tables of a core, whose bursts are shorter and fewer.
 

@@ -152,8 +152,7 @@ class ArbiterTime:
         """
         p, count = self.p, MANAGERS * self.p.cores
         out = ArbiterCycles([ManagerCycles() for _ in range(count)])
-        own = *port_beats(p), p.core.lxe.bursts
-        rooms = (own, own, table_beats(p)) * p.cores
+        rooms = (*(self._room(p, lxe) for lxe in (True, False)), table_beats(p)) * p.cores
         ports = [_Port(*bursts) for bursts in zip(rooms, [*reads], [*writes], out.managers, strict=True)]
         order = _Fifo(WRITES)
         turns = {"reads": count - 1, "writes": count - 1}  # manager granted last, for round robin
@@ -226,6 +225,12 @@ class ArbiterTime:
             owners.step(read if read is not None and read % MANAGERS == 0 else None, ended)
             cycle += 1
         return out
+
+    @staticmethod
+    def _room(p: SystemParams, lxe: bool) -> tuple[int, int, int]:
+        """Beats of reads and writes, and responses, for which an LXE or a retriever has room."""
+        reads, writes = port_beats(p, p.common and lxe)
+        return reads, writes, p.core.lxe.bursts
 
     def _is_common(self, offers: _Offers) -> bool:
         return self.common_log2 > 0 and offers.common is not None

@@ -322,6 +322,17 @@ _SUBJECTS = (
         more=((),),
     ),
     Subject(
+        "arbiter",
+        (
+            ("cycles_equal_the_time_view", 3, 1),
+            ("reads_of_a_group_go_to_memory_once",),
+            ("a_group_that_waits_goes_on_when_nothing_is_common",),
+        ),
+        3,
+        more=((), True),
+        name="arbiter_common",
+    ),
+    Subject(
         "register_block",
         (
             ("cycles_are_those_of_the_data_sheet",),

@@ -14,9 +14,11 @@ from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.arbiter_checks import (
     RUNS,
     Traffic,
+    check_a_group_that_waits_goes_on_when_nothing_is_common,
     check_cycles_equal_the_time_view,
     check_every_answer_goes_to_whoever_asked,
     check_no_manager_holds_up_another,
+    check_reads_of_a_group_go_to_memory_once,
     emitted,
     play,
     simulate,
@@ -71,21 +73,8 @@ def test_cycles_equal_the_time_view(cores):
     check_cycles_equal_the_time_view(cores)
 
 
-COMMON = [
-    Traffic(cores=3, common=1, stalls={"": 0.4}, latency=(0, 30), errors=0.1, seed=31),
-    Traffic(cores=3, common=2, seed=32),
-    Traffic(cores=3, common=1, stalls={f"{n}_{i}": 0.8 for n in ("ar", "r") for i in (0, 6)}, latency=(0, 9), seed=33),
-    Traffic(cores=3, common=0, stalls={"": 0.2}, seed=34),  # nothing is common
-]
-
-
 def test_reads_of_a_group_go_to_memory_once():
-    """Groups of two cores and one, of all, slow cores; errors reach all of a group. Others read alone beside them."""
-    for t, got in zip(COMMON, play(COMMON), strict=True):
-        asked = sum(len(m["ar"]) for m in t.managers)
-        assert (got["perf"]["reads"] < asked) == (t.common > 0)
-        if t.common == 2:
-            assert asked - got["perf"]["reads"] == 2 * (t.bursts // 2)
+    check_reads_of_a_group_go_to_memory_once()
 
 
 @pytest.mark.parametrize(("cores", "common"), [(3, 1), (3, 2), pytest.param(4, 2, marks=pytest.mark.nightly)])
@@ -94,18 +83,7 @@ def test_cycles_of_common_reads_equal_the_time_view(cores, common):
 
 
 def test_a_group_that_waits_goes_on_when_nothing_is_common():
-    """Core 2 never reads what the others do; they wait until common_log2 becomes 0. Nothing else waits."""
-    t = Traffic(cores=3, common=2, seed=35)
-    t.managers[6]["ar"] = [b for b in t.managers[6]["ar"] if not t.is_common(6, b)]
-    episode = t.episode()
-    others = [i for i in range(9) if i % 3]
-    [waits] = simulate([t], [episode | {"end": [*others, 6]}], emitted(3, (), True))
-    assert all(len(waits["managers"][i]["r"]) < len(t.beats[i]) for i in (0, 3))
-    [goes] = simulate([t], [episode | {"end": [0, 3, 6, *others], "release_at": 2000}], emitted(3, (), True))
-    for i in (0, 3):
-        got = [(None if b["resp"] >> 1 else b["data"], b["resp"] >> 1) for _, b in goes["managers"][i]["r"]]
-        assert got == t.beats[i]
-    assert goes["managers"][0]["r"][-1][0] > 2000
+    check_a_group_that_waits_goes_on_when_nothing_is_common()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
