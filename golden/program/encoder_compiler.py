@@ -12,7 +12,7 @@ norm2      LayerNorm
 up         product and GELU
 down       product, added to the hidden states
 last_norm  LayerNorm with its weight and bias: the tokens of the picture, FP32
-pool       the tokens that the decoder sees: some without a patch, then means of patches in a grid of cells
+pool       the tokens that the decoder sees: some without a patch, then means of patches in cells of a grid, or groups
 project_k  products of the projector, with GELU between them: the decoder's embeddings, FP32
 =========  ===========================================================================================================
 
@@ -20,6 +20,9 @@ Hidden states are FP32, everything else BF16. A stage begins when all cores have
 
 Weights are products with biases (`golden.program.encoder_host.EncoderWeights`). What is linear beside a product is
 folded into it: weights and biases of norms, layer scales, the factor of scores. So a LayerNorm only centres and scales.
+
+A picture may be encoded in part (`EncoderShape.kept`): the others of its groups of patches are left out, as if it had
+none there (CodecSight 3.3.2). The weights in memory are the same.
 
 Each core computes some columns of a product for some rows (`grid`), in `attend` some heads for some rows. Norms go by
 rows, pooling by columns.
@@ -51,6 +54,8 @@ class EncoderShape:
     extra : tokens without a patch, the first ones; the decoder sees `shown` of them
     cells : cells on a side of the grid in which patches are pooled
     projector : columns of each product of the projector
+    kept : groups of `group` x `group` patches that are encoded, each of which is pooled to a token; None: the whole
+        picture, pooled in cells
     """
 
     layers: int = 12
@@ -64,9 +69,16 @@ class EncoderShape:
     cells: int = 3
     projector: tuple[int, ...] = (576,)
     epsilon: float = 1e-6
+    kept: int | None = None
+    group: int = 2
 
     def __post_init__(self):
         check_ints(self)
+        if self.kept is not None:
+            most = (self.side // self.group) ** 2
+            check(self.side % self.group == 0, "group", self.group, f"must divide side = {self.side}")
+            check(0 <= self.kept <= most, "kept", self.kept, f"must be 0 to {most}, the groups of a picture")
+            check(self.tokens > 0, "kept", self.kept, "must be at least 1: there is no token without a patch")
         for name in ("layers", "width", "heads", "ffn", "side", "patch", "cells"):
             check(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         check(self.extra >= 0, "extra", self.extra, "must not be negative")
@@ -77,13 +89,13 @@ class EncoderShape:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a picture."""
-        return self.extra + self.side**2
+        """Tokens that are encoded."""
+        return self.extra + (self.side**2 if self.kept is None else self.kept * self.group**2)
 
     @property
     def seen(self) -> int:
         """Tokens that the decoder sees."""
-        return self.shown + self.cells**2
+        return self.shown + (self.cells**2 if self.kept is None else self.kept)
 
     @property
     def head_size(self) -> int:
@@ -95,7 +107,7 @@ class EncoderShape:
         """Multiplications for a picture, without those of patches that are zero and of the projector."""
         layer = self.width * (4 * self.width + 2 * self.ffn)
         attention = 2 * self.tokens * self.width
-        return self.side**2 * self.patch * self.width + self.layers * self.tokens * (layer + attention)
+        return (self.tokens - self.extra) * self.patch * self.width + self.layers * self.tokens * (layer + attention)
 
     def products(self, lanes: int) -> dict[str, tuple[int, int, int]]:
         """(rows, inputs, columns) of each product, in whole words."""
@@ -171,6 +183,7 @@ class EncoderPlan(Plan):
 
     core, cores : the core's number, and how many share a picture
     common : whether cores with the same rows of a product read them together (`hdl.bus.arbiter`, `system.common`)
+    grids : how cores share each product, which decides how weights lie in memory; chosen for the picture if not given
 
     Arrays of `work` start at the address in the register OUT and belong to all cores; those of `weights`, a layer's, at
     the one in WEIGHTS, and those of `ends`, which all else needs, at the one in KV. Both are the core's own. The first
@@ -181,13 +194,21 @@ class EncoderPlan(Plan):
 
     _compiler = EncoderCompiler
 
-    def __init__(self, shape: EncoderShape, fmt: LxeFormat, core: int = 0, cores: int = 1, common: bool = False):
+    def __init__(
+        self,
+        shape: EncoderShape,
+        fmt: LxeFormat,
+        core: int = 0,
+        cores: int = 1,
+        common: bool = False,
+        grids: dict[str, Grid] | None = None,
+    ):
         check(0 <= core < cores, "core", core, f"must be 0 to {cores - 1}")
         self.encoder, self.fmt, self.core, self.cores, self.common = shape, fmt, core, cores, common
         self.tokens, self.head_size, self.epsilon = shape.tokens, shape.head_size, shape.epsilon
         self._check()
         self.products = shape.products(fmt.lanes)
-        self.grids = {name: self._grid(name) for name in self.products}
+        self.grids = grids or {name: self._grid(name) for name in self.products}
         self.shares = {name: self._share(name) for name in self.products}
         self.cuts = {name: self._own_cut(name) for name in self.products}
         self.work, self.weights, self.ends = self._spaces()
@@ -247,16 +268,16 @@ class EncoderPlan(Plan):
         for k, columns in enumerate(s.projector[:-1]):
             work.add(f"projected_{k}", (s.seen, columns), BF16)
         self.together = work.size
+        work.add("positions", (t, w), np.float32)
         work.add("hidden", (t, w), np.float32)
         work.add("qkv", (t, 3 * w), BF16)
         work.add("tokens", (t, w), np.float32)
         work.add("embeddings", (s.seen, s.projector[-1]), np.float32)
         for name, share in self.shares.items():
             space = weights if name in LAYER else ends
-            if self.cuts[name].blocks and len(share.rows):
+            if self.cuts[name].blocks:
                 space.add_weights(f"{name}_weight", self.cuts[name], n, None)
                 space.add(f"{name}_bias", (len(share.tiles) * n,), np.float32)
-        ends.add("positions", (t, w), np.float32)
         ends.add("norm_weight", (w,), BF16)
         ends.add("norm_bias", (w,), np.float32)
         return work, weights, ends
@@ -277,8 +298,10 @@ class EncoderPlan(Plan):
 
     @property
     def cells(self) -> list[tuple[range, range]]:
-        """Rows and columns of the patches of each cell, as `golden.inputs.vision.pool`."""
+        """Rows and columns of the patches of each cell, as `golden.inputs.vision.pool`; of kept groups one row each."""
         side, g = self.encoder.side, self.encoder.cells
+        if self.encoder.kept is not None:
+            return [(range(k, k + 1), range(self.encoder.group**2)) for k in range(self.encoder.kept)]
         some = [range(i * side // g, -(-(i + 1) * side // g)) for i in range(g)]
         return [(r, c) for r in some for c in some]
 
@@ -296,7 +319,7 @@ class EncoderPlan(Plan):
                 w, b = a[f"{name}_weight"], a[f"{name}_bias"]
                 c.product(a[x], w, b, self.cuts[name], share.rows, mine, added, nonlinear)
 
-            return Planned(name, write, f"{name}_weight" in a)
+            return Planned(name, write, f"{name}_weight" in a and len(share.rows) > 0)
 
         def norm(name: str) -> Planned:
             return Planned(name, lambda: c.norm(a["hidden"], a["norm"], rows), len(rows) > 0)
@@ -315,11 +338,16 @@ class EncoderPlan(Plan):
             Planned("last_norm", lambda: c.norm(a["hidden"], a["tokens"], rows, affine), len(rows) > 0),
             Planned(
                 "pool",
-                lambda: c.pool(a["tokens"], a["pooled"], self.cells, self.encoder.side, self.pooled),
+                lambda: c.pool(a["tokens"], a["pooled"], self.cells, self._cells_side, self.encoder.extra, self.pooled),
                 len(self.pooled) > 0,
             ),
             *(product(f"project_{k}", steps[k], steps[k + 1], None, k < last) for k in range(last + 1)),
         ]
+
+    @property
+    def _cells_side(self) -> int:
+        """Patches from a row of `cells` to the next."""
+        return self.encoder.side if self.encoder.kept is None else self.encoder.group**2
 
     def _columns(self, name: str, share: Share) -> Array:
         """An array from the core's first column on."""

@@ -5,13 +5,13 @@ core computes alone, else one stage, as all cores wait for each other between st
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import check
-from openvrex.golden.program.encoder_compiler import LAYER, EncoderPlan, EncoderShape
+from openvrex.golden.program.encoder_compiler import LAYER, EncoderPlan, EncoderShape, Grid
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array
 from openvrex.golden.program.layers_in_memory import MemoryMap
@@ -56,20 +56,33 @@ class EncoderStep:
 class EncoderHost:
     """A vision encoder on golden cores.
 
+    like : the host of whole pictures, for one of pictures that are encoded in part: both have the same memory
+
     `regions` names the memory that it needs; `place` says where that is and writes the weights. `begin` writes a
-    picture, `steps` yields its steps, and `embeddings` has the result. Raises `ParamError` for sizes that do not fit,
-    and for weights of other shapes.
+    picture, `steps` yields its steps, and `embeddings` has the result. `of` gives the host for pictures in part.
+    Raises `ParamError` for sizes that do not fit, and for weights of other shapes.
     """
 
     memory: Memory
     bases: dict[str, int]
+    plans: list[EncoderPlan]
 
     def __init__(
-        self, shape: EncoderShape, fmt: LxeFormat, weights: EncoderWeights, cores: int = 1, common: bool = False
+        self,
+        shape: EncoderShape,
+        fmt: LxeFormat,
+        weights: EncoderWeights,
+        cores: int = 1,
+        common: bool = False,
+        like: "EncoderHost | None" = None,
     ):
         check(len(weights.layers) == shape.layers, "layers", len(weights.layers), f"must be {shape.layers}")
         self.shape, self.fmt, self.weights = shape, fmt, weights
-        self.plans = [EncoderPlan(shape, fmt, core, cores, common) for core in range(cores)]
+        grids: dict[str, Grid] | None = like.plans[0].grids if like else None
+        self.plans = [EncoderPlan(shape, fmt, core, cores, common, grids) for core in range(cores)]
+        self._parts: dict[int, EncoderHost] = {}
+        if like:
+            self.memory, self.bases = like.memory, like.bases
         self._programs: dict[tuple[int, str, str], list[Instruction]] = {}
         behind = [name for name in self.plans[0].names if name not in ("embed", *LAYER)]
         self._cuts = [self._cut(names) for names in (["embed"], list(LAYER), behind)]
@@ -91,7 +104,6 @@ class EncoderHost:
         for k, (matrix, bias) in enumerate(w.projector):
             ends |= {f"project_{k}": matrix, f"project_{k}_bias": bias}
         constants = {
-            "positions": w.positions.astype(np.float32),
             "norm_weight": to_bf16(w.norm[0]),
             "norm_bias": w.norm[1].astype(np.float32),
         }
@@ -114,13 +126,32 @@ class EncoderHost:
         self._programs |= {(0, own[0], own[-1]): program for own, program in some}
         return [tuple(own) for own, _ in some]
 
-    def begin(self, patches: np.ndarray) -> None:
-        """Write a picture: patches [patches, numbers], normalised, which are rounded to BF16."""
+    def of(self, kept: int) -> "EncoderHost":
+        """The host for pictures of which so many groups of patches are encoded."""
+        if kept not in self._parts:
+            shape, cores = replace(self.shape, kept=kept), len(self.plans)
+            self._parts[kept] = EncoderHost(shape, self.fmt, self.weights, cores, self.plans[0].common, self)
+        return self._parts[kept]
+
+    def begin(self, patches: np.ndarray, keep: np.ndarray | None = None) -> None:
+        """Write a picture: patches [patches, numbers], normalised, which are rounded to BF16.
+
+        keep : of a host for pictures in part, which groups are encoded, bool [side / group, side / group]
+        """
         s, plan = self.shape, self.plans[0]
         check(patches.shape == (s.side**2, s.patch), "patches", patches.shape, f"must be {(s.side**2, s.patch)}")
+        order = np.arange(s.side**2)
+        if s.kept is not None:
+            g = s.side // s.group
+            some = np.zeros((g, g), bool) if keep is None else keep
+            check(some.shape == (g, g) and some.sum() == s.kept, "keep", int(some.sum()), f"must be {s.kept} groups")
+            groups = order.reshape(g, s.group, g, s.group).swapaxes(1, 2).reshape(g, g, -1)
+            order = groups[some].reshape(-1)
         x = np.zeros(plan["patches"].shape, BF16)
-        x[s.extra :, : s.patch] = to_bf16(patches)
-        self._put(plan, "patches", x, self.bases["vision work"])
+        x[s.extra :, : s.patch] = to_bf16(patches[order])
+        positions = self.weights.positions[np.concatenate([np.arange(s.extra), s.extra + order])]
+        for name, own in (("patches", x), ("positions", positions.astype(np.float32))):
+            self._put(plan, name, own, self.bases["vision work"])
 
     def steps(self) -> Iterator[EncoderStep]:
         """The steps of a picture, in order."""

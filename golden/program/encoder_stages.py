@@ -229,13 +229,13 @@ class EncoderCompiler(Compiler):
             times(self, a, total, rest, c, b, post=Post.ROUND)
         self.give(out, rows.start * out.shape[-1] + at, words, behind, rows=many, stride=out.shape[-1])
 
-    def pool(self, x: Array, y: Array, cells: list[tuple[range, range]], side: int, columns: range) -> None:
+    def pool(self, x: Array, y: Array, cells: list[tuple[range, range]], side: int, extra: int, columns: range) -> None:
         """Rows of y = means of the rows of x in each cell of the picture's grid, for some columns.
 
-        cells : rows and columns of patches · side : patches of a row of the picture · the last rows of x are patches
+        cells : rows and columns of patches · side : patches of a row · extra : rows of x in front of them
         """
         n, length = self.fmt.lanes, x.shape[-1]
-        words, first = len(columns) // n, x.shape[0] - side * side
+        words, first = len(columns) // n, extra
         for r in range(y.shape[0] - len(cells)):  # tokens without a patch stay as they are
             self.take(x, r * length + columns.start, words, Bank.B, post=Post.ROUND)
             self.give(y, r * length + columns.start, words)

@@ -49,9 +49,17 @@ def encoder(
     return EncoderCores(EncoderHost(shape, fmt, own, cores, common))
 
 
-def exact(shape: EncoderShape, w: EncoderWeights, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens behind the last norm, and the decoder's embeddings, in FP64."""
-    s = shape
+def exact(
+    shape: EncoderShape, w: EncoderWeights, picture: np.ndarray, keep: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens behind the last norm, and the decoder's embeddings, in FP64.
+
+    keep : groups of patches that are encoded, bool [side / group, side / group]; all if not given
+    """
+    s, some = shape, slice(None)
+    if keep is not None:
+        patch = np.arange(s.side**2).reshape(s.side // s.group, s.group, -1, s.group).swapaxes(1, 2)
+        some = patch[keep].reshape(-1)
 
     def norm(x: np.ndarray) -> np.ndarray:
         x = x - x.mean(-1, keepdims=True)
@@ -60,21 +68,28 @@ def exact(shape: EncoderShape, w: EncoderWeights, picture: np.ndarray) -> tuple[
     def gelu(x: np.ndarray) -> np.ndarray:
         return x / (1 + np.exp(-SLOPE * x * (1 + 0.044715 * x * x)))
 
-    x = w.positions.copy()
-    x[s.extra :] += picture @ w.embed
+    x = np.concatenate([w.positions[: s.extra], w.positions[s.extra :][some]])
+    x[s.extra :] += picture[some] @ w.embed
     for layer in w.layers:
         qkv = norm(x) @ layer["qkv"] + layer["qkv_bias"]
-        q, k, v = (part.reshape(s.tokens, s.heads, -1).transpose(1, 0, 2) for part in np.split(qkv, 3, axis=1))
+        q, k, v = (part.reshape(len(x), s.heads, -1).transpose(1, 0, 2) for part in np.split(qkv, 3, axis=1))
         scores = q @ k.transpose(0, 2, 1)
         e = np.exp(scores - scores.max(-1, keepdims=True))
-        seen = (e / e.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(s.tokens, -1)
+        seen = (e / e.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(x), -1)
         x = x + seen @ layer["output"] + layer["output_bias"]
         x = x + gelu(norm(x) @ layer["up"] + layer["up_bias"]) @ layer["down"] + layer["down_bias"]
     tokens = norm(x) * w.norm[0] + w.norm[1]
-    grid, g = tokens[s.extra :].reshape(s.side, s.side, -1), s.cells
-    cells = [slice(i * s.side // g, -(-(i + 1) * s.side // g)) for i in range(g)]
-    y = np.concatenate([tokens[: s.shown], [grid[a, b].mean((0, 1)) for a in cells for b in cells]])
+    y = np.concatenate([tokens[: s.shown], means(s, tokens[s.extra :], keep)])
     for k, (matrix, bias) in enumerate(w.projector):
         y = y @ matrix + bias
         y = gelu(y) if k < len(w.projector) - 1 else y
     return tokens, y
+
+
+def means(shape: EncoderShape, patch: np.ndarray, keep: np.ndarray | None) -> np.ndarray:
+    """Means of the tokens of patches, in the cells of the grid or in the groups that are kept."""
+    if keep is not None:
+        return patch.reshape(int(keep.sum()), shape.group**2, -1).mean(1) if len(patch) else patch
+    side, g = shape.side, shape.cells
+    grid, cells = patch.reshape(side, side, -1), [slice(i * side // g, -(-(i + 1) * side // g)) for i in range(g)]
+    return np.array([grid[a, b].mean((0, 1)) for a in cells for b in cells])

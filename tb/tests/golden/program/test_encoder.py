@@ -193,6 +193,25 @@ def test_programs_are_ordered_by_semaphores_alone():
                 assert not simulate(plan.program(stage.name, stage.name), registers, plan.fmt).problems()
 
 
+@pytest.mark.parametrize("cores", [1, 3])
+def test_pictures_encoded_in_part(cores):
+    """As if a picture had the kept groups alone; whole pictures before and behind do not matter, nor do the cores."""
+    shape = replace(SHAPE, side=4)
+    w, picture = model(shape, 9), patches(shape, 3)
+    own = encoder(shape, FORMAT, w, cores)
+    whole = own(picture)
+    for groups in ([], [2], [0, 3], [0, 1, 2, 3]):
+        keep = np.isin(np.arange(4), groups).reshape(2, 2)
+        part = own.host.of(len(groups))
+        part.begin(picture, keep)
+        for step in part.steps():
+            own.run(step)
+        tokens, embeddings = exact(shape, w, picture, keep)
+        assert part.embeddings.shape == (1 + len(groups), 8)
+        assert np.abs(part.embeddings - embeddings).max() < 0.02 * np.abs(tokens).max()
+    np.testing.assert_array_equal(own(picture), whole)
+
+
 def test_cores_that_read_together_load_the_same_rows():
     """All cores of a group have the same LOADs to X, in the same order, in products alone."""
     plans = [EncoderPlan(SHAPE, FORMAT, core, 6, True) for core in range(6)]
@@ -241,6 +260,9 @@ def test_a_grid_moves_the_fewest_words():
         ({"heads": 4}, {}, "head_size=2: must be a multiple of lanes = 4"),
         ({"heads": 3}, {}, "heads=3: must divide width = 8"),
         ({"projector": (6,)}, {}, "projector=6: must be a multiple of lanes"),
+        ({"kept": 2}, {}, "group=2: must divide side = 3"),
+        ({"side": 4, "kept": 5}, {}, "kept=5: must be 0 to 4, the groups of a picture"),
+        ({"side": 4, "extra": 0, "shown": 0, "kept": 0}, {}, "kept=0: must be at least 1"),
         ({"shown": 2}, {}, "shown=2: must be 0 to extra = 1"),
         ({"cells": 4}, {}, "cells=4: must be at most side = 3"),
         ({"side": 9}, {}, "tokens=82: need 42 words of W for keys and values of a head"),
