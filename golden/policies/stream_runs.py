@@ -21,6 +21,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -45,6 +46,7 @@ FIT = 32  # frames to which the projector is fitted
 VERSION = 2  # version of the files
 SAVING = 0.1  # share of a run's time that saving it may take
 TEXT = "text"  # name of the stream of real text
+REENCODED = "stream.mkv"  # in the folder of a stream
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class DecoderStream:
 
     motion : the video's mean motion (`golden.inputs.codec.mean_motion`)
     fallbacks : warnings about the video (`golden.inputs.video.fallbacks`)
+    projector : of a video, from vision tokens to embeddings
     """
 
     def __init__(self, video: str, options: Options, folder: Path, progress: Callable[[int, int], None]):
@@ -181,14 +184,10 @@ class DecoderStream:
     def _see(self, video: str, folder: Path, progress: Callable[[int, int], None]) -> tuple[list, list[Frame]]:
         """Vision tokens of every frame, read from the folder if they are there, and the frames without pictures."""
         encoder, visuals, frames, o = None, [], [], self.options
-        source: str | Path = video
-        fps = o.fps
-        if o.gop:
-            source = encoded = folder / "stream.mkv"
-            fps = None
-            if not encoded.exists():
-                reencode(video, encoded, o.gop, o.frames, o.fps)
-        for i, frame in enumerate(read(source, o.frames, fps, vision.IMAGE)):
+        if o.gop and not (folder / REENCODED).exists():
+            reencode(video, folder / REENCODED, o.gop, o.frames, o.fps)
+        self._read = partial(read, folder / REENCODED if o.gop else video, o.frames, None if o.gop else o.fps)
+        for i, frame in enumerate(self._read(vision.IMAGE)):
             path = folder / "visual" / f"{i}.npy"
             if not path.exists():
                 encoder = encoder or vision.VisionEncoder()
@@ -199,10 +198,14 @@ class DecoderStream:
             progress(i + 1, o.frames)
         return visuals, frames
 
+    def pictures(self) -> Iterator[np.ndarray]:
+        """The pictures of a video's frames, uint8 RGB, as the encoder sees them."""
+        return (frame.picture for frame in self._read(vision.IMAGE))
+
     def _video(self, visuals: list[np.ndarray], frames: list[Frame]) -> list[Segment]:
-        projector = vision.Projector.fit(np.concatenate(list(islice(visuals, FIT))), self.decoder.embeddings)
+        self.projector = vision.Projector.fit(np.concatenate(list(islice(visuals, FIT))), self.decoder.embeddings)
         out = [Segment("prompt", self.decoder.embed(PROMPT))]
-        out += [Segment("frame", projector(v), None, v, f) for v, f in zip(visuals, frames, strict=True)]
+        out += [Segment("frame", self.projector(v), None, v, f) for v, f in zip(visuals, frames, strict=True)]
         return [*out, self._question()]
 
     def _text(self) -> list[Segment]:

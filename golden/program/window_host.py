@@ -49,6 +49,7 @@ class WindowHost(LayersInMemory):
     turns : radians that a position adds to the angle of each rotary pair, [head size / 2]
     unit : makes the LXE or the core from format and memory
     branches : of hybrid memory, one for each layer, if the plan has them
+    more : names and bytes of further regions behind them, whose addresses `more` then has
 
     `block` yields the steps of a block; `run` executes a step on golden. Memory has a region for the arrays of a pass,
     then for each layer one of its weights and one of its entries. `hidden` are the hidden states after a pass.
@@ -61,12 +62,14 @@ class WindowHost(LayersInMemory):
         turns: np.ndarray,
         unit: Callable[[LxeFormat, Memory], Lxe] = Lxe,
         branches: Sequence[HistoryBranch] = (),
+        more: dict[str, int] | None = None,
     ):
         self.plan, self.turns = plan, np.asarray(turns)
         self._plans = {plan.shape.tokens: plan}
         self._programs: dict[tuple[int, str, str], list[list[Instruction]]] = {}
         own = MemoryMap()
         self.bases = own.layers(plan, len(layers))
+        self.more = {name: own.add(name, size) for name, size in (more or {}).items()}
         self.memory = Memory(own.regions)
         self.unit = unit(plan.fmt, self.memory)
         for i, layer in enumerate(layers):

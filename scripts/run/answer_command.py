@@ -21,7 +21,7 @@ from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
 from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
 from openvrex.scripts.run.policy_run import PolicyRun, run, split, told
-from openvrex.scripts.run.run_options import Answering, grouped
+from openvrex.scripts.run.run_options import ENCODERS, Answering, Encoder, check_encoder, grouped
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.decoder_model import PAGES, SEEN, TOKENS, core, decoder_host, page_params
 from openvrex.tb.library.model_stream import ModelStream
@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # Dask takes half a second to import; no other command should
 
 # A simulator in one piece ends earlier from about this many steps on, and is built for at most so many multipliers.
 LONG, LARGE = 300, 256
-ENCODERS = "core", "numpy"
 
 
 @grouped
@@ -47,9 +46,7 @@ def command(
     gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
     policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
-    encoder: Annotated[
-        str, typer.Option(help="Where frames are encoded: core, or numpy, which takes less time.")
-    ] = "core",
+    encoder: Encoder = "core",
     layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
         N_LAYERS
     ),
@@ -62,7 +59,7 @@ def command(
     frames, question and answer, up to token numbers. Golden runs the same programs; the command compares every store
     and all memory. Run it again to resume.
     """
-    check(encoder in ENCODERS, "encoder", encoder, f"must be one of {', '.join(ENCODERS)}")
+    check_encoder(encoder)
     check(policy in ("resv", "pages"), "policy", policy, "must be resv or pages: they retrieve in a whole decoder")
     asked, pages = VideoQuestion(video, frames, tokens, fps, prompt, question, gop), None
     changes, sizes = split(policy, how.param or ())

@@ -22,6 +22,8 @@ STREAM, AGAIN = "The stream", "Passes once more"
 WORKERS = 2  # where the user names none
 Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to leave waveforms
 
+ENCODERS = "core", "numpy"
+Encoder = Annotated[str, typer.Option(help="What encodes frames: core, or numpy, which takes less time.")]
 Layers = Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")]
 Frames = Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")]
 Video = Annotated[
@@ -119,6 +121,11 @@ class Answering(Playing):
     """Those of `vrex answer`."""
 
     folder: console.Folder = Path("build/answer")
+
+
+def check_encoder(name: str) -> None:
+    """Raise `ParamError` for what is no encoder."""
+    check(name in ENCODERS, "encoder", name, f"must be one of {', '.join(ENCODERS)}")
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

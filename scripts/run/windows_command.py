@@ -13,23 +13,26 @@ from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.registry import entry as entry_of
 from openvrex.golden.policies.stream_runs import DecoderStream
 from openvrex.golden.policies.window_decisions import BRANCH, WINDOWED, branch_of, windowed
+from openvrex.hdl.params import SystemParams
 from openvrex.scripts import console
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.run.motion_masks import Masks, masks
 from openvrex.scripts.run.policy_run import VideoRun, means, measured, rows, run, split, told
-from openvrex.scripts.run.run_options import Playing, Watching, grouped
+from openvrex.scripts.run.run_options import Encoder, Playing, Watching, check_encoder, grouped
 from openvrex.tb.library.core_simulator import LATENCY
+from openvrex.tb.library.frame_vision import seen_frames
 from openvrex.tb.library.window_stream import Reference, WindowStream
 
 NOTE = (
-    "Rows: tokens computed, refreshed ones included. Turned: keys of all layers that were turned. Loaded, stored: "
-    "bytes between core and memory. Predicted: cycles by the time view. Compared: bytes compared with golden's, of all "
-    "stores in their order and of memory after each program. Error: distance of the hidden states behind the last "
-    "layer from the policy in FP32, relative to their length. From full: the same from full attention in FP32."
+    "Patches: tokens that the vision encoder computes on the core, its class token included. Rows: tokens computed, "
+    "refreshed ones included. Turned: keys of all layers that were turned. Loaded, stored: bytes between core and "
+    "memory. Predicted: cycles by the time view. Compared: bytes compared with golden's, of all stores in their order "
+    "and of memory after each program. Error: distance of the hidden states behind the last layer from the policy in "
+    "FP32, relative to their length. From full: the same from full attention in FP32."
 )
 SHOWN = [
-    *("block", "stage", "tokens", "rows", "refreshed", "turned", "passes"),
+    *("block", "stage", "tokens", "patches", "rows", "refreshed", "turned", "passes"),
     *("cycles", "predicted", "loaded", "stored", "compared"),
 ]
 
@@ -40,6 +43,7 @@ def command(
     asked: Watching,
     *,
     preset: console.Preset = "small",
+    encoder: Encoder = "numpy",
     how: Playing,
 ) -> None:
     """Run decoder layers with a window policy on the RTL of a core.
@@ -50,11 +54,22 @@ def command(
     others = "resv and mosaic are commands of their own, others have no hardware"
     check(policy in WINDOWED, "policy", policy, f"must be one of {', '.join(WINDOWED)}: {others}")
     own, rest = split(policy, how.param or [])
-    run(WindowRun(policy, own, asked, console.params(preset, rest)), {"preset": preset, "param": rest}, how)
+    check_encoder(encoder)
+    chosen = WindowRun(policy, own, asked, console.params(preset, rest), encoder)
+    run(chosen, {"preset": preset, "param": rest}, how)
 
 
 class WindowRun(VideoRun):
-    """A run under a policy of `WINDOWED`: CodecSight's masks are those of the system's motion mask."""
+    """A run under a policy of `WINDOWED`: CodecSight's masks are those of the system's motion mask.
+
+    encoder : what encodes frames; on the core CodecSight's alone in part, the patches of the tokens that it keeps
+    """
+
+    def __init__(
+        self, policy: str, changes: dict[str, str], asked: Watching, system: SystemParams, encoder: str = "numpy"
+    ):
+        super().__init__(policy, changes, asked, system)
+        self.encoder = encoder
 
     def checked(self) -> Entry:
         """The policy on the core.
@@ -69,23 +84,27 @@ class WindowRun(VideoRun):
         return found
 
     def decide(self, shown: DecoderStream) -> WindowStream:
-        entry, asked = self.entry, self.asked
+        entry, asked, given = self.entry, self.asked, shown.segments
+        self.pruned: Masks | None = None
+        if isinstance(entry.params, CodecSightParams):
+            self.pruned = masks(given, entry.params, self.system.mask)
+        tokens, vision = self.pruned.tokens if self.pruned else None, None
+        if self.encoder == "core":
+            fmt = self.core.core_format()
+            vision, given = seen_frames(given, list(shown.pictures()), shown.projector, fmt, tokens)
         self.reference = Reference(entry, shown.decoder)
-        segments = self.reference.take_in(shown.segments, asked.generate)
+        segments = self.reference.take_in(given, asked.generate)
         self.full = Reference(entry_of("full"), shown.decoder)
         self.full.take_in(segments)
         self.plain = None
         if branch_of(entry) is not None:
             self.plain = Reference(replace(entry, params=override(entry.params, {"ssm": "disabled"})), shown.decoder)
             self.plain.take_in(segments)
-        self.pruned: Masks | None = None
-        if isinstance(entry.params, CodecSightParams):
-            self.pruned = masks(segments, entry.params, self.system.mask)
         self.differences = self.pruned.differences if self.pruned else []
-        given = self.pruned.tokens if self.pruned else None
-        self.stream = WindowStream(entry, segments, shown.decoder, self.core, asked.at_once, asked.slots, given)
+        how = asked.at_once, asked.slots, tokens, vision
+        self.stream = WindowStream(entry, segments, shown.decoder, self.core, *how)
         self.total = self.stream.total
-        self.sizes = {"at_once": asked.at_once, "slots": self.stream.plan.shape.recent}
+        self.sizes = {"at_once": asked.at_once, "slots": self.stream.plan.shape.recent, "encoder": self.encoder}
         return self.stream
 
     def disagreements(self) -> list[str]:
@@ -113,7 +132,11 @@ class WindowRun(VideoRun):
         mean = means(own, ("cycles", "loaded"))
         plot = html_page.bars(
             [str(one["block"]) for one in own],
-            {"layers": [one["cycles"] - one["turning"] for one in own], "turning": [one["turning"] for one in own]},
+            {
+                "layers": [one["cycles"] - one["turning"] - one["seeing"] for one in own],
+                "turning": [one["turning"] for one in own],
+                "vision encoder": [one["seeing"] for one in own],
+            },
             "block",
             "cycles",
         )
@@ -166,6 +189,8 @@ def blocks(
                 "turned": sum(one["tokens"] for one in turns),
                 "passes": len({one["of"] for one in passes}),
                 "turning": sum(one["cycles"] for one in turns),
+                "patches": max((one["tokens"] for one in own if one["kind"] == "vision"), default=0),
+                "seeing": sum(one["cycles"] for one in own if one["kind"] == "vision"),
                 "bound": bound,
                 **measured(own, bus, error, from_full),
             }

@@ -1,15 +1,19 @@
 """Small streams for policies that move a window: random tokens, frames with motion vectors, a small decoder."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from openvrex.golden.inputs.codec import BLOCK
+from openvrex.golden.inputs.codec import BLOCK, PruneParams, Pruner
 from openvrex.golden.inputs.frames import Frame
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.policies.window_decisions import windowed
-from openvrex.tb.library import small_models
+from openvrex.golden.program.encoder_host import EncoderHost
+from openvrex.hdl.params import CoreParams
+from openvrex.tb.library import small_encoder, small_models
+from openvrex.tb.library.frame_vision import FrameVision, SeenFrame
 
 GOP = 2
 STILL = np.array([(x, y, 16, 16, 0, 0, 0) for y in range(0, 64, 16) for x in range(0, 64, 16)], BLOCK)
@@ -62,3 +66,24 @@ def segments(
     shown = [Segment("frame", x(tokens), frame=frame(i, [] if i % 4 == 3 else [0, 2])) for i in range(frames)]
     later = [Segment("generation", x(1)) for _ in range(after)]
     return [Segment("prompt", x(prompt)), *shown, Segment("question", x(question)), *later]
+
+
+def seen(given: list[Segment], p: CoreParams, pruned: bool = True) -> tuple[FrameVision, list[Segment]]:
+    """A small encoder for the frames of a stream, and the stream with the exact embeddings of its pictures.
+
+    pruned : whether frames are encoded in part: the tokens that CodecSight keeps
+    """
+    width = given[0].x.shape[1]
+    shape = replace(small_encoder.SHAPE, side=4, shown=0, projector=(width,))
+    host = EncoderHost(shape, p.lxe_format(), small_encoder.model(shape, 2))
+    frames, out = {}, list(given)
+    pruner = Pruner(PruneParams(grid=4))
+    for i, one in enumerate(given):
+        if one.stage == "frame" and one.frame:
+            picture = small_encoder.patches(shape, i)
+            keep = pruner(one.frame) if pruned else None
+            frames[i], x = SeenFrame(picture, keep), one.x.copy()
+            _, exact = small_encoder.exact(shape, host.weights, picture, keep)
+            x[slice(None) if keep is None else keep.ravel()] = exact
+            out[i] = replace(one, x=x)
+    return FrameVision(host, frames), out

@@ -1,6 +1,6 @@
 """Layers of a decoder on a core, over a window that a policy moves: a stream of passes (`tb.library.pass_stream`)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.golden.program.window_host import WindowHost, WindowStep
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
-from openvrex.golden.program.window_slots import Events, Piece, Slots, sizes
+from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import CoreParams
+from openvrex.tb.library.frame_vision import FrameVision, VisionPass
 from openvrex.tb.library.pass_stream import Place, idle_core, idle_ports, places_of
 from openvrex.tb.library.video_question import likeliest
 
@@ -166,7 +167,7 @@ class WindowStream:
 
     entry : the policy · segments : prompt, frames, question, later tokens · tokens : of a pass at most
 
-    masks : as for `decide`
+    masks : as for `decide` · vision : encodes frames on the same core
 
     The pool has as many slots as the stream needs; `slots` asks for more. Layers have the history branch if the policy
     has it. Iteration gives the passes. Then `outputs` has the hidden states of each block's admitted tokens, `events`
@@ -182,6 +183,7 @@ class WindowStream:
         tokens: int = TOKENS,
         slots: int = 0,
         masks: Iterable[np.ndarray] | None = None,
+        vision: FrameVision | None = None,
     ):
         self.p, self.segments = p, segments
         self.decisions = decide(entry, decoder_shape(decoder), blocks(segments), masks)
@@ -207,7 +209,11 @@ class WindowStream:
         self.plan = WindowPlan(shape, p.lxe_format(), places, history=history)
         out, layers = shape.heads * shape.head_size, range(len(decoder.layers))
         branches = [HistoryBranch(history, shape.width, out, i) for i in layers] if history else []
-        self.host = WindowHost(self.plan, held, np.array(decoder.frequencies), self._core, branches)
+        more = vision.host.regions if vision else {}
+        self.host = WindowHost(self.plan, held, np.array(decoder.frequencies), self._core, branches, more)
+        self.vision = vision
+        if vision:
+            vision.host.place(self.host.memory, self.host.more)
         self.block_tokens = getattr(entry.params, "block_tokens", 0)  # of a KV block that is evicted as a whole
         self.carried = 0  # passes of a layer that began with a state
         self.ports = idle_ports(p)
@@ -225,7 +231,7 @@ class WindowStream:
         for d in self.decisions:
             count += len(slots.turns(d))
             count += sum(len(h.programs(h.of(len(piece.tokens)), *LAYER)) for piece in slots.pieces(d))
-        return count * len(h.bases)
+        return count * len(h.bases) + (self.vision.total if self.vision else 0)
 
     @property
     def events(self) -> Events:
@@ -244,11 +250,23 @@ class WindowStream:
         state = self.plan.branch["state"]
         return bool(self.host.memory.get(self.host.address(state, layer), state.shape, np.float32).any())
 
-    def __iter__(self) -> Iterator[WindowPass]:
+    def _see(self, d: Decision, x: np.ndarray) -> Generator[VisionPass, None, np.ndarray]:
+        """The passes of a frame; returns the embeddings of its tokens, those of `x` where none enters the decoder."""
+        assert self.vision
+        for host, step in self.vision.steps(d.index):
+            yield VisionPass(self.core, d.index, host, step)
+        host_of, out = self.vision.of(d.index), x.copy()
+        if host_of:
+            out[d.admitted - d.start] = host_of.embeddings
+        return out
+
+    def __iter__(self) -> Iterator[WindowPass | VisionPass]:
         h, last = self.host, len(self.host.bases) - 1
         for d, segment in zip(self.decisions, self.segments, strict=True):
-            parts = [np.zeros((0, segment.x.shape[1]), np.float32)]
-            for step in h.block(d, segment.x):
+            parts, x = [np.zeros((0, segment.x.shape[1]), np.float32)], segment.x
+            if self.vision and d.index in self.vision.frames:
+                x = yield from self._see(d, x)
+            for step in h.block(d, x):
                 self.carried += isinstance(step.of, Piece) and not step.part and self._begins_with_state(step.layer)
                 yield WindowPass(self, step)
                 if isinstance(step.of, Piece) and step.layer == last and step.ends:

@@ -17,7 +17,7 @@ from openvrex.synth.sweep import dask_run
 from openvrex.tb.library import small_models
 from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.page_rules import faults
-from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, segments
+from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seen, segments
 from openvrex.tb.library.window_stream import WindowStream
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -132,6 +132,25 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
 def turns(result: dict, layers: int) -> int:
     """Programs that turn keys: those of a block lie side by side here."""
     return layers * sum(one["turned"] > 0 for one in result["blocks"])
+
+
+@pytest.mark.slow
+def test_frames_encoded_in_part_on_the_rtl(tmp_path, client):
+    """The patches of the tokens that CodecSight keeps, then the tokens: every byte and cycle; frames of three sizes."""
+    own, given = small_models.params(), segments(frames=3, prompt=2, question=1, after=0)
+    decoder = SmallDecoder()
+    decoder.layers = decoder.layers[:1]
+    vision, _ = seen(given, own)
+    out = WindowStream(policy("codecsight"), given, decoder, own, 5, vision=vision)
+    simulator = CoreSimulator(emit("core", own), own, [["lxe.dpe.chunks"]])
+    records = PassEngine(tmp_path, out, simulator, {}).run(lambda: client)
+    assert len(records) == out.total
+    assert not [line for one in records for line in one["differences"]]
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    sizes = {one["block"]: one["tokens"] for one in records if one["kind"] == "vision"}
+    assert len(set(sizes.values())) > 1
+    wanted = {i: 1 + 4 * int(frame.keep.sum()) for i, frame in vision.frames.items() if frame.keep.any()}
+    assert sizes == wanted
 
 
 class KilledError(Exception):

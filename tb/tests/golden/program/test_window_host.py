@@ -18,7 +18,8 @@ from openvrex.golden.program.window_plan import WindowPlan
 from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import preset
 from openvrex.tb.library import small_models
-from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, segments
+from openvrex.tb.library.frame_vision import VisionPass
+from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, seen, segments
 from openvrex.tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -29,6 +30,7 @@ DECODER = SmallDecoder()
 ERROR = small_models.LAYERS * 8 * 2**-8
 
 
+SEEN = 0.02  # bound of what an encoder's embeddings are off by (test_encoder.py), which the layers do not amplify here
 HYBRID = small_models.params("features=hybrid")
 # With the history branch a number is rounded once more, when the branch is added to attention. The branch's output is
 # off by at most 2^-5 of itself (test_branch.py), and it moves hidden states by less than an eighth: 2^-8 in all.
@@ -237,6 +239,25 @@ def test_an_i_frame_is_refreshed_across_the_end_of_the_pool():
         wrapped += isinstance(of, Piece) and of.refreshed > 0 and bool((np.diff(of.slots[: of.refreshed]) < 0).any())
     assert wrapped
     equal(out, reference("codecsight", given))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["codecsight", "streamingllm"])
+def test_frames_are_encoded_on_the_core(name):
+    """CodecSight's in part, the patches of the tokens that it keeps; others whole. Hidden states are near FP32's."""
+    core, pruned = small_models.params(), name == "codecsight"
+    vision, given = seen(segments(), core, pruned)
+    out = WindowStream(policy(name), segments(), DECODER, core, 5, vision=vision)
+    passes = []
+    for one in out:
+        one.run()
+        passes.append(one)
+    equal(out, reference(name, given), ERROR + SEEN)
+    kept = {int(frame.keep.sum()) for frame in vision.frames.values()} if pruned else {4}
+    assert len(kept) > 1 or not pruned
+    seen_tokens = {one.host.shape.tokens for one in passes if isinstance(one, VisionPass)}
+    assert seen_tokens == {1 + 4 * n for n in kept if n}
+    assert len(passes) == out.total
 
 
 @pytest.mark.slow
