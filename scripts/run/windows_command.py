@@ -21,7 +21,7 @@ from openvrex.scripts.run.motion_masks import Masks, masks
 from openvrex.scripts.run.policy_run import VideoRun, means, measured, rows, run, split, told
 from openvrex.scripts.run.run_options import Encoder, Playing, Watching, check_encoder, grouped
 from openvrex.tb.library.core_simulator import LATENCY
-from openvrex.tb.library.frame_vision import seen_frames
+from openvrex.tb.library.frame_vision import check_pruned, seen_frames
 from openvrex.tb.library.window_stream import Reference, WindowStream
 
 NOTE = (
@@ -70,6 +70,8 @@ class WindowRun(VideoRun):
     ):
         super().__init__(policy, changes, asked, system)
         self.encoder = encoder
+        if encoder == "core" and isinstance(self.entry.params, CodecSightParams):
+            check_pruned(asked.tokens)
 
     def checked(self) -> Entry:
         """The policy on the core.

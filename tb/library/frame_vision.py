@@ -8,13 +8,16 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.codec import patches_of
-from openvrex.golden.inputs.vision import GRID, Projector, VisionEncoder, check_tokens
+from openvrex.golden.inputs.vision import GRID, Projector, VisionEncoder
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.program.core_model import Core
+from openvrex.golden.program.encoder_compiler import EncoderShape
 from openvrex.golden.program.encoder_host import EncoderHost, EncoderStep
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.lxe_model import Result
 from openvrex.tb.library.pass_stream import Place
+
+GROUP = EncoderShape.group
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,13 @@ class VisionPass:
         return own + [Place(r.name, r.base, (r.size,), np.uint8) for r in self.host.memory.regions]
 
 
+def check_pruned(tokens: int) -> None:
+    """Raise `ParamError` unless the encoder can leave out the patches of pruned tokens of frames of so many tokens."""
+    whole = (GRID // GROUP) ** 2
+    must = f"must be {whole} or {whole + 1} to encode frames in part: a token is {GROUP} x {GROUP} of {GRID} x {GRID}"
+    check(tokens in (whole, whole + 1), "tokens", tokens, f"{must} patches; or take --encoder numpy")
+
+
 def seen_frames(
     segments: Sequence[Segment],
     pictures: Sequence[np.ndarray],
@@ -110,23 +120,22 @@ def seen_frames(
 
     pictures : of each frame, uint8 [224, 224, 3] · masks : tokens that are kept of each frame, bool [g, g]; None: all
 
-    Raises `ParamError` for frames that the encoder cannot prune.
+    Raises `ParamError` as `check_pruned` does.
     """
     encoder = VisionEncoder()
     at = [i for i, s in enumerate(segments) if s.stage == "frame"]
     tokens, width = segments[at[0]].x.shape
-    check_tokens(tokens)
+    if masks is not None:
+        check_pruned(tokens)
     host = EncoderHost(encoder.shape(tokens, width), fmt, encoder.folded(projector))
     shown, out, frames = host.shape.shown, list(segments), {}
     for k, (i, picture) in enumerate(zip(at, pictures, strict=True)):
         keep = None if masks is None else masks[k]
         frames[i] = SeenFrame(encoder.pixels(picture), keep)
         if keep is not None:
-            side = GRID // host.shape.group
-            must = f"must be {side**2} or {side**2 + 1}: a token is a group of {GRID} x {GRID} patches"
-            check(keep.shape == (side, side), "tokens", tokens, must)
-            all_ = encoder(picture, patches_of(keep, host.shape.group))
-            means = all_[1:].reshape(side, 2, side, 2, -1).mean((1, 3))[keep]
+            side = GRID // GROUP
+            all_ = encoder(picture, patches_of(keep, GROUP))
+            means = all_[1:].reshape(side, GROUP, side, GROUP, -1).mean((1, 3))[keep]
             x = segments[i].x.copy()
             x[np.flatnonzero(np.concatenate([np.ones(shown, bool), keep.ravel()]))] = projector(
                 np.concatenate([all_[:shown], means])

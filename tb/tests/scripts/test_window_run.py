@@ -224,6 +224,8 @@ def test_events_that_never_happened_are_told():
         (["codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
         (["codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
         (["full", "--tokens", 3], "tokens=3: must be"),
+        (["full", "--encoder", "gpu"], "encoder='gpu': must be one of core, numpy"),
+        (["codecsight", "--encoder", "core", "--tokens", 16], "tokens=16: must be 64 or 65 to encode frames in part"),
         (["full", "--layers", 31], "depth=31: must be 1 to 30"),
         (["full", "--video", "nowhere.mp4"], "nowhere.mp4"),
         (["full", "--to", 4], "--from=None: must be given with --to and --waves"),
