@@ -139,18 +139,19 @@ class Share(NamedTuple):
 
 
 def grid(
-    rows: int, words: int, tiles: int, cores: int, fmt: LxeFormat, sliced: bool, wide: int, common: bool = False
+    rows: int, words: int, tiles: int, cores: int, fmt: LxeFormat, sliced: bool, common: bool = False
 ) -> Grid | None:
     """The grid that takes the least time: of DPE, of a core's port, and of the memory, which has half of a port's rate
     for each core. A core reads its weights once, and its rows for every block of columns.
 
-    words, tiles : of a row of activations and of the result · sliced : whether K may have several slices
-    wide : bytes of a result over those of a BF16 number, that are read or written once for each slice
+    words, tiles : of a row of activations and of the result
+    sliced : whether results are FP32 sums in memory, so that K may have several slices: each reads and writes them
     common : cores with the same rows read them together, so each has as many columns
 
     None if nothing fits.
     """
     best: tuple[float, Grid] | None = None
+    wide = 4 if sliced else 1  # words of BF16 numbers that move for a word of results
     for columns in (d for d in divisors(cores) if d <= tiles):
         if common and tiles % columns:
             continue
@@ -189,7 +190,8 @@ class EncoderPlan(Plan):
     the one in WEIGHTS, and those of `ends`, which all else needs, at the one in KV. Both are the core's own. The first
     `together` bytes of `work` are what products multiply; nothing else reads them.
 
-    `phases` names the core's stages in order; those of a layer repeat. Raises `ParamError` for sizes that do not fit.
+    `names` are the stages that some core has, in order; those of `LAYER` repeat. Raises `ParamError` for sizes that do
+    not fit.
     """
 
     _compiler = EncoderCompiler
@@ -232,9 +234,8 @@ class EncoderPlan(Plan):
 
     def _grid(self, name: str) -> Grid:
         rows, inputs, columns = self.products[name]
-        n, wide = self.fmt.lanes, 4 if self._is_sum(name) else 1
-        own = self._is_sum(name)
-        found = grid(rows, inputs // n, columns // n, self.cores, self.fmt, own, wide, self.common)
+        n, sliced = self.fmt.lanes, self._is_sum(name)
+        found = grid(rows, inputs // n, columns // n, self.cores, self.fmt, sliced, self.common)
         reason = f"must fit {self.fmt.w_depth} words of W and {self.fmt.x_depth // 2} of X: raise dpe.w_depth"
         check(found is not None, f"inputs of {name}", inputs, reason)
         assert found is not None

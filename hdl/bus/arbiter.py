@@ -182,7 +182,7 @@ class Arbiter(Unit):
         # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
         offers = [port.reads for port in ports]
-        common = _Common(self, m, offers) if p.common else None
+        common = CommonReads(self, m, offers) if p.common else None
         reads = self._grants(m, "read", offers, 1, common)
         writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
         m.d.comb += [order.w_data.eq(writes.out.i.payload.id), order.w_en.eq(writes.granted)]
@@ -220,7 +220,7 @@ class Arbiter(Unit):
         name: str,
         offers: list[wiring.PureInterface],
         room: Value | int,
-        common: "_Common | None" = None,
+        common: "CommonReads | None" = None,
     ) -> "_Grants":
         """Grants bursts of the managers in turn, and passes them with their number to a register slice."""
         turn = m.submodules[f"{name}_turn"] = RoundRobin(self.managers)
@@ -262,7 +262,7 @@ class Arbiter(Unit):
         return w
 
     def _answers(
-        self, m: Module, ports: list[ManagerPort], common: "_Common | None"
+        self, m: Module, ports: list[ManagerPort], common: "CommonReads | None"
     ) -> tuple[dict[str, wiring.PureInterface], dict[str, Signal]]:
         """Passes responses through a register to the buffers of the manager that they belong to.
 
@@ -313,7 +313,7 @@ def common_members() -> dict[str, wiring.Member]:
     return {"common_log2": In(range(COMMON_LOG2 + 1)), **ends}
 
 
-class _Common:
+class CommonReads:
     """Reads of LXEs that go to memory once for a group of cores.
 
     asks : of each manager, whether its read may be granted · ids : the ID of each manager's reads
@@ -323,12 +323,13 @@ class _Common:
     def __init__(self, arbiter: Arbiter, m: Module, offers: list[wiring.PureInterface]):
         p = arbiter.p
         self.cores, self.m = p.cores, m
+        self.changes: list[Value] = []  # inputs that change: what was agreed counts no more
         self.ids = [i if i % MANAGERS else 0 for i in range(len(offers))]
         own = offers[::MANAGERS]
         self.owners = m.submodules.owners = SyncFIFOBuffered(width=p.cores, depth=OWNERS)
         self.owned, self.ends = self.owners.r_data, Signal(name="common_ends")
         m.d.comb += self.owners.r_en.eq(self.ends)
-        log2, base, limit = arbiter.common_log2, arbiter.common_base, arbiter.common_limit
+        log2, base, limit = (self._held(name, getattr(arbiter, name)) for name in common_members())
         page = [o.payload.addr[COMMON_PAGE:] for o in own]
         self.inside = Cat(  # a burst is read by a group
             comb(m, f"common{i}", (log2 != 0) & (at >= base) & (at < limit)) for i, at in enumerate(page)
@@ -351,6 +352,13 @@ class _Common:
             for i, (o, c) in enumerate((o, i // MANAGERS) for i, o in enumerate(offers))
         ]
         self.log2, self.agreed = log2, agreed
+
+    def _held(self, name: str, value: Signal) -> Signal:
+        """An input a cycle later."""
+        out = Signal.like(value, name=f"{name}_held")
+        self.m.d.sync += out.eq(value)
+        self.changes.append(out != value)
+        return out
 
     def _group(self, core: int, log2: int) -> range:
         first = core >> log2 << log2
@@ -379,10 +387,13 @@ class _Common:
         return Cat(own)
 
     def note(self, pick: Value, granted: Value) -> None:
-        """Keep who takes the beats of a burst that is granted. What was granted is agreed no more."""
+        """Keep who takes the beats of a burst that is granted. What was granted is agreed no more, and nothing is while
+        the inputs change, so that no group is granted what another has agreed to.
+        """
         lxe = pick[::MANAGERS].any() & granted
         self.m.d.comb += [self.owners.w_data.eq(self.takers), self.owners.w_en.eq(lxe)]
-        self.m.d.sync += self.agree.eq(self.agreed & ~Mux(lxe, self.takers, 0))
+        gone = Mux(Cat(self.changes).any(), (1 << self.cores) - 1, Mux(lxe, self.takers, 0))
+        self.m.d.sync += self.agree.eq(self.agreed & ~gone)
 
 
 def _chosen(words: Iterable[Value | int], pick: Value) -> Value:

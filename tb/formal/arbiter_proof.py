@@ -6,12 +6,13 @@ unbounded. Inputs are free within AXI4's rules: the memory answers only what it 
 many beats as it has announced.
 """
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
-from amaranth.lib import wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
-from openvrex.hdl.bus.arbiter import RoundRobin
+from openvrex.hdl.bus.arbiter import COMMON_PAGE, MANAGERS, CommonReads, RoundRobin, common_members
+from openvrex.hdl.bus.axi import address_layout
 from openvrex.hdl.bus.manager_port import ManagerPort
 from openvrex.hdl.params import SystemParams
 
@@ -123,4 +124,62 @@ class TurnMonitor(wiring.Component):
             Assert((turn.pick & ~turn.ask) == 0, "one is picked that does not ask"),
             Assert(turn.pick.any() == turn.ask.any(), "nobody is picked"),
         ]
+        return m
+
+
+class CommonMonitor(wiring.Component):
+    """LXEs that offer reads until these are granted: what a group reads together is granted to all of it, or to none.
+
+    The inputs that say what is common change freely. With `reach` it claims instead that no two cores are ever granted
+    a read together. That claim must fail.
+    """
+
+    def __init__(self, p: SystemParams, reach: bool = False):
+        self.p, self.reach = p, reach
+        ones = {"begin": In(p.cores), "page": In(p.cores), "low": In(p.cores), "take": In(1), "ends": In(1)}
+        super().__init__(ones | common_members())
+
+    def elaborate(self, platform):
+        m, n = Module(), self.p.cores
+        offers, ready = [], []
+        for i in range(MANAGERS * n):
+            offer = stream.Signature(address_layout()).create(path=(f"offer{i}",))
+            offers.append(offer)
+            if i % MANAGERS:
+                continue
+            core = i // MANAGERS
+            addr = Signal(2, name=f"addr{core}")  # a bit of the page, and one below it
+            ready.append(offer.ready)
+            m.d.comb += [offer.payload.addr[COMMON_PAGE].eq(addr[1]), offer.payload.addr[4].eq(addr[0])]
+            held = Signal(name=f"held{core}")
+            m.d.comb += offer.valid.eq(held)
+            with m.If(~held | offer.ready):
+                m.d.sync += [held.eq(self.begin[core]), addr[1].eq(self.page[core]), addr[0].eq(self.low[core])]
+        common = CommonReads(self, m, offers)
+        m.submodules.turn = turn = RoundRobin(MANAGERS * n)
+        taken = common.taken(turn.pick)
+        granted = turn.ask.any() & self.take
+        m.d.comb += [
+            turn.ask.eq(Cat(common.asks)),
+            turn.take.eq(self.take),
+            *(o.ready.eq(taken[i] & self.take) for i, o in enumerate(offers)),
+            common.ends.eq(self.ends & common.owners.r_rdy),
+        ]
+        common.note(turn.pick, granted)
+        many = Signal()
+        m.d.comb += many.eq(sum(ready) > 1)
+        if self.reach:
+            m.d.comb += Assert(~many, "two cores are granted a read together")
+            return m
+        own = offers[::MANAGERS]
+        for core in range(n):
+            for log2, of in enumerate(common.groups):
+                together = ready[core] & common.inside[core] & (common.log2 == log2)
+                for other in of[core]:
+                    same = own[other].payload.as_value() == own[core].payload.as_value()
+                    what = f"{other} has no part in what {core} reads, in groups of {1 << log2}"
+                    m.d.comb += Assert(~together | (ready[other] & own[other].valid & same), what)
+            m.d.comb += Assert(~ready[core] | own[core].valid, f"{core} is granted what it does not ask for")
+        for core in range(n):
+            m.d.comb += Assert(~many | ~ready[core] | common.inside[core], f"{core} is granted the read of another")
         return m

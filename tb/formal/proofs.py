@@ -27,7 +27,7 @@ from openvrex.tb.formal import (
     verilog_equivalence,
     wtu_set_proof,
 )
-from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
+from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMonitor
 from openvrex.tb.formal.bursts_proof import BusMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.idle_proof import shown
@@ -371,6 +371,11 @@ def _rest() -> Iterator[Goal]:
     few = override(preset("tiny"), ["bursts=2", "burst_bytes=16"])
     room = (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")
     yield Goal("arbiter", "a granted burst never waits", "bursts of 2 beats", partial(PortMonitor, few), room, 40)
+
+    three = SystemParams(few.core, 3, common=True)
+    alone = (r"connect \\B \\agree \[1\]", r"connect \\B 1'1")  # a core of a group does not wait for the others
+    reads = partial(CommonMonitor, three)
+    yield Goal("arbiter", "a group reads as one or not at all", "3 cores", reads, alone, 30, merge=False)
 
     def order(reach: bool):
         return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)

@@ -247,10 +247,10 @@ def test_a_second_picture_leaves_nothing_of_the_first():
 def test_a_grid_moves_the_fewest_words():
     """Weights of two tiles fill W: all columns to one core each, if its rows would be read as often otherwise."""
     cores = replace(FORMAT, lanes=64, w_depth=32, x_depth=512, depth=64)
-    found = grid(576, 16, 64, 8, cores, False, 1)
+    found = grid(576, 16, 64, 8, cores, False)
     assert (found.columns, found.cut.tiles, found.cut.slices) == (8, 2, 1)
-    assert grid(576, 64, 16, 8, cores, False, 1) is None
-    assert grid(576, 64, 16, 8, cores, True, 4).cut.slices == 4
+    assert grid(576, 64, 16, 8, cores, False) is None
+    assert grid(576, 64, 16, 8, cores, True).cut.slices == 4
 
 
 @pytest.mark.parametrize(

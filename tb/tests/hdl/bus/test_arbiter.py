@@ -25,6 +25,7 @@ from openvrex.tb.checks.arbiter_checks import (
     system,
 )
 from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
+from openvrex.tb.formal.proofs import goals
 from openvrex.tb.formal.prover import holds
 
 ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "bus_bytes=1", "lxe.burst_bytes=1")
@@ -136,6 +137,13 @@ def test_turns_are_proved(n):
 def test_room_is_proved():
     assert holds(PortMonitor(small()))
     assert not holds(PortMonitor(small(), reach=True))
+
+
+def test_a_group_reads_as_one_is_proved():
+    """While what is common changes, too; and the proof sees a core that does not wait for its group."""
+    [goal] = (g for g in goals() if g.unit == "arbiter" and "as one" in g.claim)
+    verdict = goal.judge()
+    assert (verdict.kind, bool(verdict.reached), bool(verdict.edited)) == ("unbounded", True, True), verdict
 
 
 @pytest.mark.parametrize(
