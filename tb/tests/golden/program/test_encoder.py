@@ -10,14 +10,21 @@ import pytest
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Machine, Op, Step, VectorFormat
 from openvrex.golden.function_params import ParamError
+from openvrex.golden.inputs.codec import PruneParams, Pruner, patches_of
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.video import read
+from openvrex.golden.inputs.vision import Projector, VisionEncoder, pool
 from openvrex.golden.program.encoder_compiler import EncoderPlan, EncoderShape, grid
-from openvrex.golden.program.encoder_host import EncoderHost
+from openvrex.golden.program.encoder_host import EncoderCores, EncoderHost
 from openvrex.golden.program.isa import LoadTo, Opcode
 from openvrex.golden.program.lxe_model import simulate
 from openvrex.golden.program.recipes import GELU_SLOPE, STREAM, Row, Scalar, fp32, gelu
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.golden.program.vector_programs import Steps, rows, words_of
+from openvrex.hdl.params import preset
+from openvrex.tb.library.runner import ROOT
 from openvrex.tb.library.small_encoder import FORMAT, SHAPE, encoder, exact, model, patches
+from tb.tests.golden.inputs.trace_samples import models
 
 ROUND = 2.0**-8  # largest relative error of a rounding to BF16
 # Two words a head, slices of K, two tokens without a patch, cells that overlap; one token.
@@ -132,7 +139,7 @@ def last_norm(host: EncoderHost, layer: dict, before: dict) -> None:
     close_norm(before["hidden"], host.get("tokens").astype(np.float64), host.shape.epsilon, *w.norm)
 
 
-def pool(host: EncoderHost, layer: dict, before: dict) -> None:
+def pooled(host: EncoderHost, layer: dict, before: dict) -> None:
     s, x = host.shape, before["tokens"]
     patch = x[s.extra :].reshape(s.side, s.side, -1)
     cells = host.plans[0].cells
@@ -163,7 +170,7 @@ CHECKS: dict[str, Callable] = {
     "up": product("up", "norm", "inner"),
     "down": product("down", "inner", "hidden", "hidden"),
     "last_norm": last_norm,
-    "pool": pool,
+    "pool": pooled,
     "project_0": project(0),
     "project_1": project(1),
 }
@@ -283,3 +290,37 @@ def test_a_picture_or_weights_of_another_size_are_refused():
         own(patches(LONG, 1)[:-1])
     with pytest.raises(ParamError, match="layers=1: must be 2"):
         EncoderHost(SHAPE, FORMAT, model(replace(SHAPE, layers=1), 1))
+
+
+@models
+@pytest.mark.nightly
+def test_the_real_encoder():
+    """DINOv2 on a frame, whole and with the patches that CodecSight keeps, near FP32; docs/lxe.md has the errors."""
+    encoder_, core = VisionEncoder(), preset("core").core.core_format()
+    first, second = read("world", 2, None, 224)
+    want = encoder_(first.picture)
+    projector = Projector.fit(pool(want, 10), Decoder(1, 1).embeddings)
+    whole = EncoderCores(EncoderHost(encoder_.shape(10, Decoder.width), core, encoder_.folded(projector)))
+    got = whole(encoder_.pixels(first.picture))
+    errors = off(whole.host.get("tokens"), want), off(got, projector(pool(want, 10)))
+    page = " ".join((ROOT / "docs/lxe.md").read_text().split())
+    tokens, embeddings = (f"{error:.1%}".replace("%", " %") for error in errors)
+    assert (
+        f"tokens are off by {tokens} of FP32's, root mean square, and the decoder's embeddings by {embeddings}." in page
+    )
+    keep = Pruner(PruneParams(grid=16))
+    keep(first)
+    some = keep(second)
+    assert 0 < some.sum() < some.size
+    part = whole.host.of(int(some.sum()))
+    part.begin(encoder_.pixels(second.picture), some)
+    for step in part.steps():
+        whole.run(step)
+    known = encoder_(second.picture, patches_of(some, 2))
+    groups = known[1:].reshape(8, 2, 8, 2, -1).mean((1, 3))[some]
+    assert off(part.embeddings, projector(np.concatenate([known[:1], groups]))) < 0.01
+
+
+def off(got: np.ndarray, want: np.ndarray) -> float:
+    """Distance relative to the length."""
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
