@@ -44,6 +44,7 @@ def test_every_answer_goes_to_whoever_asked(record_property):
 
 def test_sizes_of_1():
     play([Traffic(cores=1, changes=ONES, stalls={"": 0.3}, latency=(0, 5), errors=0.1, seed=7)])
+    play([Traffic(cores=2, changes=ONES, stalls={"": 0.3}, latency=(0, 5), errors=0.1, common=1, seed=13)])
 
 
 def test_with_a_memory_of_cocotbext_axi():
