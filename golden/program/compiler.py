@@ -4,7 +4,7 @@ Addresses are final. A program holds loops only where a register gives the numbe
 `golden.program.loop_rolling` finds all other loops.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -37,6 +37,7 @@ class Sizes(Protocol):
     """What stages read of their plan (`golden.program.stage_plan.Plan`)."""
 
     fmt: LxeFormat
+    pointers: Sequence[int]  # registers for the pointers of loops
 
     def __getitem__(self, name: str) -> Array: ...
 
@@ -74,7 +75,7 @@ class Compiler:
         """What is written inside runs as often as the register or `count` says, each time at the same addresses."""
         with self.block() as body:
             yield
-        items = tuple(roll(body))
+        items = tuple(roll(body, len(self.plan.pointers)))
         self.items.append(Loop(items, (0,) * len(addresses(items)), count, register, unit))
 
     @contextmanager
@@ -128,7 +129,7 @@ class Compiler:
                     behind(k)
             bodies.append(body)
             ends.append(end)
-        self.items.append(repeat(register, unit, bodies[0], bodies[1], ends))
+        self.items.append(repeat(register, unit, bodies[0], bodies[1], ends, len(self.plan.pointers)))
 
     def fence(self, engine: Opcode, wait: tuple[int, ...] = (), signal: tuple[int, ...] = ()) -> None:
         """Make an engine wait for semaphores before what follows, and signal others once all before is done."""

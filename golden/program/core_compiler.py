@@ -89,6 +89,11 @@ class CorePlan(LayerPlan):
         """Whether the host gives ENTRIES to a program with `scores`, because others have fetched the entries."""
         return self.team.members > 1
 
+    @property
+    def switches(self) -> bool:
+        """Whether `cluster` ends with a SWITCH to the layer's context, for a `select` of its own program or team."""
+        return not self.retrieval.fetched
+
     def of(self, tokens: int) -> "CorePlan":
         """The plan of a pass of fewer tokens over the same weights and entries."""
         return CorePlan(self._fewer(tokens), self.fmt, self.retrieval, self.cuts, self.team)
@@ -265,10 +270,10 @@ class CorePlan(LayerPlan):
         before = (start // self.index.mean + 1) * self.index.mean - start
         return (before, self.shape.tokens - before) if before <= self.shape.tokens else (0, self.shape.tokens)
 
-    def page_registers(self, phase: str, start: int, weights: int, kv: int) -> dict[int, int]:
+    def page_registers(self, phase: str, start: int, weights: int, kv: int, inputs: int = 0) -> dict[int, int]:
         """Values of the registers of a phase (`golden.program.share_plan.PAGES`) in a pass from token `start`.
 
-        weights, kv : addresses of the layer's weights and entries
+        weights, kv : addresses of the layer's weights and entries · inputs : of a stream's inputs in a batch
         """
         s, own, (before, behind) = self.shape, self.index, self.split(start)
         first, tokens = (0, before) if phase == "hash" else (before, behind)
@@ -277,7 +282,7 @@ class CorePlan(LayerPlan):
             return {
                 int(TOKENS): tokens,
                 int(WORDS): tokens * marks.shape[1],
-                int(MARKS): marks.offset + first * marks.shape[1] * 2,
+                int(MARKS): inputs + marks.offset + first * marks.shape[1] * 2,
                 int(FRESH): self["fresh"].offset + first * s.entry * 2,
             }
         if phase == "code":

@@ -34,6 +34,9 @@ class CoreSizes(ScoreSizes, Protocol):
     @property
     def given(self) -> bool: ...
 
+    @property
+    def switches(self) -> bool: ...
+
     def ahead(self, name: str) -> Array: ...
 
 
@@ -114,11 +117,11 @@ class CoreCompiler(ScoreCompiler):
             for t in range(turn * at_once, (turn + 1) * at_once):
                 self.join(t)
         self.fence(Opcode.LOAD, wait=(SUMMED,))
-        if p.retrieval.fetched:
-            self.fence(Opcode.RETRIEVE, signal=(PLACED,))
-        else:
+        if p.switches:
             switch = {"action": Retrieve.SWITCH, **self.context()}
             self._emit(Opcode.RETRIEVE, **switch, **semaphores((), (PLACED, SWITCHED)))
+        else:
+            self.fence(Opcode.RETRIEVE, signal=(PLACED,))
 
     def product(self, x: Array, weight: Array, blocks: range) -> None:
         """Some blocks of the GEMM of normalised hidden states with the weights of queries, keys and values."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post, Reduce
-from openvrex.golden.program.compiler import FREE, FULL, Compiler
-from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, StoreTo
+from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes
+from openvrex.golden.program.isa import LoadTo, Opcode, StoreTo
 from openvrex.golden.program.layer_memory import Array, Tiling
 from openvrex.golden.program.recipes import (
     BANK,
@@ -41,15 +41,12 @@ MOST = 4  # rows of a step of LayerNorm or attention: each has four scalar regis
 SLOPE = Scalar(15)
 
 
-class EncoderSizes(Protocol):
+class EncoderSizes(Sizes, Protocol):
     """What the stages read of their plan (`golden.program.encoder_compiler.EncoderPlan`)."""
 
-    fmt: LxeFormat
     tokens: int  # of a picture
     head_size: int
     epsilon: float
-
-    def __getitem__(self, name: str) -> Array: ...
 
 
 class EncoderCompiler(Compiler):

@@ -33,8 +33,9 @@ from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Queue
 from openvrex.golden.program.join_stage import MINUS_INFINITY
-from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space
+from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
 from openvrex.golden.program.layer_stages import LayerCompiler
+from openvrex.golden.program.loop_rolling import POINTERS
 from openvrex.golden.program.recipes import BANK, IMMEDIATE, STREAM, Scalar, imm
 from openvrex.golden.program.stage_plan import Plan, Planned
 
@@ -51,26 +52,28 @@ class HeadCompiler(LayerCompiler):
         self.words = plan["numbers"].shape[0] // self.fmt.lanes  # of a part of the logits, which half a bank holds
 
     def argmax(self) -> None:
-        """Store the number of the largest logit, and that logit, each in all lanes of a word."""
-        with self.scalars(2) as (top, number):
-            self._find(top, number)
-            self.vector(**number.of("a"), negate_a=1, write=Bank.C)
-            self.vector(**top.of("a"), write=Bank.C, addr_d=1)
-        self.give(self.plan["next"], 0, 2)
+        """For each row, store the number of the largest logit, and that logit, each in all lanes of a word."""
+        n, logits = self.fmt.lanes, self.plan["logits"]
+        for row in range(logits.shape[0]):
+            with self.scalars(2) as (top, number):
+                self._find(top, number, row * logits.shape[1])
+                self.vector(**number.of("a"), negate_a=1, write=Bank.C)
+                self.vector(**top.of("a"), write=Bank.C, addr_d=1)
+            self.give(self.plan["next"], 2 * row * n, 2)
 
-    def _find(self, top: Scalar, number: Scalar) -> None:
-        """The largest logit, and less the number of the first token that has it."""
+    def _find(self, top: Scalar, number: Scalar, row: int) -> None:
+        """The largest of the logits from number `row` on, and less the number of the first token that has it."""
         n, many = self.fmt.lanes, self.words
         best: dict[str, int] = {"c": BANK, "write": Bank.C}
         numbers: dict[str, int] = {"c": BANK, "addr_c": many}
         lowest: dict[str, int] = {"a": IMMEDIATE, "imm_a": MINUS_INFINITY, "write": Bank.C}
         self.vector(many, **lowest)
-        for words, part in self._parts():
+        for words, part in self._parts(row):
             self.vector(words, Queue.LOAD, op=VectorOp.MAX, **part, **best)
         self._largest(top)
         self.take(self.plan["numbers"], 0, many, Bank.C, many)
         self.vector(many, **lowest)
-        for words, part in self._parts():
+        for words, part in self._parts(row):
             self.vector(words, Queue.LOAD, **part, **top.of("c"), negate_c=1, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, **numbers, negate_c=1, write=Bank.A)
@@ -78,13 +81,13 @@ class HeadCompiler(LayerCompiler):
             self.vector(many, a=IMMEDIATE, imm_a=imm(many * n), **numbers, write=Bank.C, addr_d=many)
         self._largest(number)
 
-    def _parts(self) -> Iterator[tuple[int, dict[str, int]]]:
-        """LOAD the logits, a part after the other: words of each, and the fields of the VECTOR that takes them."""
+    def _parts(self, row: int) -> Iterator[tuple[int, dict[str, int]]]:
+        """LOAD a row of logits, a part after the other: words of each, and the fields of the VECTOR that takes them."""
         n, logits = self.fmt.lanes, self.plan["logits"]
         words = logits.shape[1] // n
         for first in range(0, words, self.words):
             some = min(self.words, words - first)
-            self.load(logits, first * n, 1, some, 0, LoadTo.VECTOR)
+            self.load(logits, row + first * n, 1, some, 0, LoadTo.VECTOR)
             yield some, {"a": STREAM, "wide": 1}
 
     def _largest(self, to: Scalar) -> None:
@@ -97,6 +100,10 @@ class HeadPlan(Plan):
 
     shape : of the decoder's layers; its `tokens` do not matter
     vocabulary : number of tokens
+    rows : hidden states of which each gets a token; with several, the stage `norm` runs once for each, with the address
+        in OUT and that of its row in STREAM
+    most : rows for which there is room; `rows` if not given
+    cut : of the head; chosen if not given
 
     Arrays of `weights` start at the address in the register WEIGHTS, those of `work` at the one in KV, and `hidden` is
     the hidden state at the address in OUT. Raises `ParamError` for a vocabulary whose numbers FP32 does not hold.
@@ -104,32 +111,60 @@ class HeadPlan(Plan):
 
     _compiler = HeadCompiler
 
-    def __init__(self, shape: LayerShape, fmt: LxeFormat, vocabulary: int):
-        self.shape, self.fmt, self.vocabulary = replace(shape, tokens=1), fmt, vocabulary
+    def __init__(
+        self,
+        shape: LayerShape,
+        fmt: LxeFormat,
+        vocabulary: int,
+        rows: int = 1,
+        most: int = 0,
+        cut: Tiling | None = None,
+    ):
+        self.shape, self.fmt, self.vocabulary, self.rows = replace(shape, tokens=1), fmt, vocabulary, rows
         n, width = fmt.lanes, shape.width
         tiles = -(-vocabulary // n)
         check(vocabulary >= 1, "vocabulary", vocabulary, "must be at least 1 token")
         check(tiles * n < 1 << 24, "vocabulary", vocabulary, "must be below 2^24: FP32 numbers name the tokens")
         check(width % n == 0, "width", width, f"must be a multiple of lanes = {n}")
         check(fmt.depth >= 2, "depth", fmt.depth, "must be at least 2: a bank holds a maximum and a number")
-        cut = self._cut(tiles * n, width, width)
+        most = most or rows
+        if cut is None:
+            cut = self._cut(tiles * n, width, width, tokens=1)
+            if most > 1:  # slices of a row alone, if they fit: they decide how sums are rounded
+                fits = most * cut.words <= fmt.x_depth // 2
+                cut = self._cut(tiles * n, width, width, given=cut.words if fits else 0, tokens=most)
         self.cuts = {"head": cut}
         align = max(4096, 4 * n)
         self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         self.weights.add("norm_weight", (width,), BF16)
         self.weights.add("head_weight", cut.weights(n), BF16)
         self.weights.add("numbers", (min(fmt.depth // 2, tiles) * n,), np.float32)
-        self.work.add("norm", (1, 1, width), BF16)
-        self.work.add("logits", (1, tiles * n), np.float32)
-        self.work.add("next", (2, n), np.float32)
-        hidden = Array("hidden", 0, (1, width), np.float32, Register.OUT)
-        self.arrays = self.weights.arrays | self.work.arrays | {"hidden": hidden}
+        self.work.add("norm", (1, most, width), BF16)
+        self.work.add("logits", (most, tiles * n), np.float32)
+        self.work.add("next", (most, 2, n), np.float32)
+        own = dict(self.work.arrays)
+        for name, dims in (("norm", (1, rows, width)), ("logits", (rows, tiles * n)), ("next", (rows, 2, n))):
+            own[name] = replace(own[name], shape=dims)
+        own["hidden"] = Array("hidden", 0, (1, width), np.float32, Register.OUT)
+        own["normed"] = Array("normed", 0, (1, 1, width), BF16, Register.STREAM) if rows > 1 else own["norm"]
+        self.arrays = self.weights.arrays | own
+        if rows > 1:
+            self.pointers = POINTERS[:-1]
         self.stages = list(self._stages())
+
+    def of(self, rows: int) -> "HeadPlan":
+        """The plan for fewer rows, with the same weights and the same places in memory."""
+        most = self.work.arrays["logits"].shape[0]
+        return HeadPlan(self.shape, self.fmt, self.vocabulary, rows, most, self.cuts["head"])
+
+    @property
+    def joint(self) -> int:
+        return self.rows
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a = self.arrays
         return [
-            Planned("norm", lambda: c.norm(a["hidden"], a["norm_weight"], a["norm"])),
+            Planned("norm", lambda: c.norm(a["hidden"], a["norm_weight"], a["normed"])),
             Planned("head", lambda: c.gemm(a["norm"], a["head_weight"], self.cuts["head"], a["logits"], part=True)),
             Planned("argmax", c.argmax),
         ]

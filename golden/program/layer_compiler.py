@@ -101,20 +101,20 @@ class LayerPlan(Plan):
         align = max(4096, 4 * n)
         self.work, self.weights, self.kv = Space(align), Space(align, Register.WEIGHTS), Space(align, Register.KV)
         for name, dims, dtype in (
-            ("hidden", (s.tokens, s.width), np.float32),
+            ("hidden", (self.joint, s.width), np.float32),
             ("tables", (2, 2, s.tokens, head), np.float32),  # for queries, then keys: cos, sin
             ("mask", (s.rows, s.recent), BF16),
             ("zeros", (n,), BF16),
             ("tails", (n + 1, 2, n), BF16),  # row m: masks of a tile with m entries and of an empty one
-            ("norm1", (1, s.tokens, s.width), BF16),
-            ("qkv", (s.tokens, qkv), BF16),
+            ("norm1", (1, self.joint, s.width), BF16),
+            ("qkv", (self.joint, qkv), BF16),
             ("q", (s.kv_heads, s.tokens, s.group * head), BF16),
             ("fresh", (s.tokens, s.entry), BF16),
             ("scores", (s.kv_heads * s.rows, self.row), np.float32),
             ("probabilities", (s.kv_heads * s.rows, self.spread), BF16),
             ("attention", (s.kv_heads, s.tokens, s.group * head), BF16),
-            ("norm2", (1, s.tokens, s.width), BF16),
-            ("gated", (1, s.tokens, s.ffn), BF16),
+            ("norm2", (1, self.joint, s.width), BF16),
+            ("gated", (1, self.joint, s.ffn), BF16),
         ):
             self.work.add(name, dims, dtype)
         if (members := self.team.members) > 1:

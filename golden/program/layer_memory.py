@@ -11,7 +11,7 @@ from openvrex.golden.function_params import check, check_ints
 
 
 class Register(IntEnum):
-    """Registers with a fixed meaning. The host sets those down to OUT before a pass; the program owns the others."""
+    """Registers with a fixed meaning. The host sets those down to STREAM before a pass; the program owns the others."""
 
     WEIGHTS = 1  # address of the layer's weights
     KV = 2  # address of the layer's entries
@@ -21,6 +21,7 @@ class Register(IntEnum):
     ENTRIES = 6  # entries behind the ring; in a team `scores` replaces them by the member's own; read from `scores` on
     CONTEXT = 7  # context of the layer's entries in the retrieval engine; a core's programs add to it
     OUT = 8  # address of the attention outputs, where a core computes a layer's heads one after the other
+    STREAM = 15  # in a batch of streams, address of what the host writes for one of them; else a pointer of loops
     # Set by the program:
     TAIL = 9  # byte offset in `tails` of the mask for the last tile that holds an entry
     LEFT = 10  # entries behind the whole parts

@@ -28,14 +28,15 @@ class LayerCompiler(Compiler):
         super().__init__(plan)
         self.shape = plan.shape
 
-    def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None) -> None:
+    def norm(self, x: Array, weight: Array, y: Array, scaled: Array | None = None, tokens: range | None = None) -> None:
         """RMSNorm of every token; the weight comes from memory for each token.
 
         scaled : where the numbers go, too, as they are before the weight, rounded
+        tokens : which to take, all if not given
         """
         length, n = self.shape.width, self.fmt.lanes
         words = length // n
-        for t in range(self.shape.tokens):
+        for t in range(x.shape[0]) if tokens is None else tokens:
             self.take(x, t * length, words, Bank.A | Bank.B, post=Post.ROUND)
             root_mean_square(self, Row(0, words), length, self.shape.epsilon)
             if scaled:
@@ -66,8 +67,7 @@ class LayerCompiler(Compiler):
         part : whether the product of that slice replaces y, which is FP32, for `total` to add
         add : whether the product is added to y, which is BF16: the sum is FP32, rounded once at its end
         """
-        n, tokens = self.fmt.lanes, self.shape.tokens
-        segment = x.shape[-1]
+        n, (_, tokens, segment) = self.fmt.lanes, x.shape
         numbers, many = cut.words * n, tokens * cut.tiles
         row = y.shape[-1]
         wide = y.dtype == np.float32
@@ -120,7 +120,7 @@ class LayerCompiler(Compiler):
         columns : the first number and the end, multiples of `lanes`; may be empty
         """
         count, tokens, row = parts.shape
-        for at, words in self.columns(len(columns)) if columns else ():
+        for at, words in self.columns(len(columns), tokens) if columns else ():
             self.take(y, columns.start + at, words, Bank.C, rows=tokens, stride=row)
             for k in range(count):
                 self.take(parts, k * tokens * row + columns.start + at, words, Bank.C, rows=tokens, stride=row, c=BANK)
@@ -189,10 +189,13 @@ class LayerCompiler(Compiler):
                 array, at, apart = place(h, first)
                 self.store(array, at, at_once, period, apart, **store or {})
 
-    def columns(self, numbers: int) -> list[tuple[int, int]]:
-        """Cut rows of `numbers` numbers into columns that a bank holds for all tokens: first number, words."""
-        n = self.fmt.lanes
-        words = max(d for d in divisors(numbers // n) if d * self.shape.tokens <= self.fmt.depth)
+    def columns(self, numbers: int, tokens: int = 0) -> list[tuple[int, int]]:
+        """Cut rows of `numbers` numbers into columns that a bank holds for all tokens: first number, words.
+
+        tokens : rows; those of the pass if not given
+        """
+        n, tokens = self.fmt.lanes, tokens or self.shape.tokens
+        words = max(d for d in divisors(numbers // n) if d * tokens <= self.fmt.depth)
         return [(at, words) for at in range(0, numbers, words * n)]
 
     def append(self) -> None:

@@ -113,16 +113,22 @@ def addresses(items: Sequence[Item]) -> tuple[int, ...]:
 
 
 def repeat(
-    register: int, unit: str, first: Sequence[Item], second: Sequence[Item], after: Sequence[Sequence[Item]] = ((), ())
+    register: int,
+    unit: str,
+    first: Sequence[Item],
+    second: Sequence[Item],
+    after: Sequence[Sequence[Item]] = ((), ()),
+    pointers: int = len(POINTERS),
 ) -> Loop:
     """A loop whose register holds the number of rounds. The steps of its addresses follow from two rounds.
 
     first, second : the body in the first and in the second round
     after : the items behind the loop if it runs no round, and if it runs one
+    pointers : as of `roll`
 
     Raises `ParamError` if the two differ in more than addresses.
     """
-    bodies, ends = [tuple(roll(x)) for x in (first, second)], [tuple(roll(x)) for x in after]
+    bodies, ends = [tuple(roll(x, pointers)) for x in (first, second)], [tuple(roll(x, pointers)) for x in after]
     one, two = (body + end for body, end in zip(bodies, ends, strict=True))
     check(
         [i.key for i in one] == [i.key for i in two],
@@ -133,17 +139,17 @@ def repeat(
     return Loop(bodies[0], _steps(one, two), register=register, unit=unit, after=ends[0])
 
 
-def roll(items: Sequence[Item]) -> list[Item]:
-    """The same program with repeated stretches rolled into loops."""
+def roll(items: Sequence[Item], pointers: int = len(POINTERS)) -> list[Item]:
+    """The same program with repeated stretches rolled into loops, which take at most so many pointers at once."""
     items, period = list(items), 1
     while period <= min(LONGEST, len(items) // 2):
-        folded = _fold(items, period)
+        folded = _fold(items, period, pointers)
         period = 1 if len(folded) < len(items) else period + 1
         items = folded
     return items
 
 
-def _fold(items: list[Item], period: int) -> list[Item]:
+def _fold(items: list[Item], period: int, pointers: int) -> list[Item]:
     """Items with every repeated stretch of `period` items made a loop where that saves instructions."""
     keys = np.array([item.key for item in items])
     same = keys[:-period] == keys[period:]
@@ -158,7 +164,7 @@ def _fold(items: list[Item], period: int) -> list[Item]:
         while count < len(parts) and _steps(parts[count - 1], parts[count]) == steps:
             count += 1
         loop = Loop(tuple(parts[0]), steps, count)
-        fits = loop.depth <= LOOPS and _pointers([loop], loop.bases) <= len(POINTERS)
+        fits = loop.depth <= LOOPS and _pointers([loop], loop.bases) <= pointers
         if fits and loop.size < count * sum(item.size for item in parts[0]):
             out += [*items[at:start], loop]
             at = start + count * period

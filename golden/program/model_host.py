@@ -6,11 +6,16 @@ most as many tokens as its plan has, and each pass into steps. A step is one run
 =====================  ===============================================================================================
 phases of each layer   `golden.program.share_plan`, of a core alone; `attention` runs once for each KV head
 head                   `golden.program.head_compiler`, after the last pass of the given stream and each generated token
+head_norm              in a batch of several rows: the head's norm, of the last token of each stream, before `head`
 vision                 `golden.program.encoder_host`, before the pass of a picture, where the host has a vision encoder
 =====================  ===============================================================================================
 
 There is one program for each phase and size of pass. Layers and KV heads share it; registers say where their weights,
 their ring and their table are. The prompt is computed like every other part.
+
+**Batches.** A host of several streams takes the next pass of each at once (`ModelHost.batch`). One load of weights then
+serves the rows of all, and the phases of attention run stream by stream. Every number is that of the stream alone,
+where the same cuts of products fit (`SharePlan`). Pictures are encoded one after the other.
 
 **The host's part.** Before each pass it writes the hidden states of its tokens, the rotary tables of their positions,
 the mask of the ring and a few constants. After a `head` it reads a token's number, and looks up the embedding for the
@@ -22,8 +27,10 @@ the decoder's hidden states lie. Between steps the host passes on no number but 
 ==========================  ==========================================================================================
 shared                      hidden states, attention outputs and the FFN's inner states of a pass
 work 0                      other arrays of a pass; passes of different sizes overlap here
+inputs 0                    in a host of several streams: what the host writes for each
 weights 0 of layer k        norms, products `output`, `gate_up`, `down`; then for each KV head `qkv`, hyperplanes,
                             fetched entries, mean keys of clusters and thresholds
+stream n, table 0 of layer  of each further stream: hyperplanes and what is behind them
 head weights, head work     of `golden.program.head_compiler`
 vision ...                  of `golden.program.encoder_host`, where the host has a vision encoder
 tables 0, rings 0, home 0   of the retrieval engine: a context for each layer and KV head, layer by layer
@@ -31,11 +38,12 @@ tables 0, rings 0, home 0   of the retrieval engine: a context for each layer an
 
 The plans give each array's place: `host.system.plans[0][k]`, `host.head`. A matrix lies in memory in the order in
 which it is loaded, [blocks, slices, rows, numbers]. Weights are written once, by the constructor. Between the steps
-everything that a stream is lies in memory, but for the position (`length`) and the tokens so far.
+everything that a stream is lies in memory, but for its position and the tokens so far (`Said`).
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,11 +56,12 @@ from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode, Status
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import LxeError, Memory, Result
 from openvrex.golden.program.share_plan import shared_space
-from openvrex.golden.program.system_host import SystemHost
+from openvrex.golden.program.system_host import BatchPart, SystemHost, batch_steps
 from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
 HEAD = "head"  # the phase behind the last layer
+NORMED = "head_norm"  # the phase before it in a batch
 VISION = "vision"  # the phase of a picture
 
 
@@ -94,6 +103,8 @@ class ModelStep:
     start, tokens : first token of the pass, and how many it has; of a picture those of the pass behind it
     layer : None for the head and for a picture · phase : of the layer, `HEAD` or `VISION`
     group : the KV head, for `attention`
+    stream, first : of a batch, and its first row of the hidden states; of products those of the first stream
+    batch : tokens of all streams; 0: the pass is alone · rows : of the head, the stream of each row
     registers : their values at the start: the same in every stream, as addresses do not change
     seen : of a picture, the step of the encoder
     """
@@ -108,6 +119,28 @@ class ModelStep:
     program: list[Instruction]
     registers: dict[int, int]
     seen: EncoderStep | None = None
+    stream: int = 0
+    first: int = 0
+    batch: int = 0
+    rows: tuple[int, ...] = ()
+
+
+@dataclass
+class Said:
+    """A stream so far: its generated tokens, the tokens that have passed through all layers, and those to come."""
+
+    tokens: list[int] = field(default_factory=list)
+    length: int = 0
+    total: int = 0
+
+
+class Asked(NamedTuple):
+    """The next pass of a stream: its number, part, what passes, and whether a token is chosen after it."""
+
+    stream: int
+    part: int
+    x: Part
+    head: bool
 
 
 def blocks_needed(tokens: int, clusters: int, block_slots: int, contexts: int) -> int:
@@ -129,9 +162,10 @@ class ModelHost:
     sizes : of the DRE
     end : the token that ends the answer; None: none does
     vision : encodes pictures on the same core, with a projector to the decoder's width
+    streams : most streams of a batch
 
-    `stream` yields the steps of a stream; `run` executes a step on golden. `tokens` are the generated tokens so far,
-    `length` the tokens that have passed through all layers. Raises `ParamError` for sizes that do not fit.
+    `stream` yields the steps of a stream, `batch` those of several; `run` executes a step on golden. `said` has what
+    each stream is, `tokens` and `length` are of the first. Raises `ParamError` for sizes that do not fit.
     """
 
     def __init__(
@@ -145,11 +179,12 @@ class ModelHost:
         *,
         end: int | None = None,
         vision: EncoderHost | None = None,
+        streams: int = 1,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
         head = weights.embeddings if weights.head is None else weights.head
         self.weights, self.end, self.sizes = weights, end, sizes
-        self.head = HeadPlan(shape, fmt, len(head))
+        self.head = HeadPlan(shape, fmt, len(head), streams)
         self.system = SystemHost(
             shape,
             fmt,
@@ -159,16 +194,18 @@ class ModelHost:
             params,
             sizes,
             cores=1,
+            streams=streams,
+            batch=streams * shape.tokens if streams > 1 else 0,
             more={"head weights": self.head.weights.size, "head work": self.head.work.size} | self._seeing(vision),
         )
         if vision:
             vision.place(self.memory, self.system.more_bases)
         for name, x in self.head.pack(weights.norm, head).items():
             self.memory.put(self.head_address(name), x)
-        self._sizes = {shape.tokens: self.system}
-        self._head_program = self.head.program()
-        self.tokens: list[int] = []
-        self.length = self.passes = self.total = 0
+        self._sizes = {(shape.tokens, self.system.shares.batch): self.system}
+        self._heads = {streams: self.head}
+        self.said = [Said() for _ in range(streams)]
+        self.passes = 0
         self._left: ModelStep | None = None  # the step that was yielded last, until it is run
 
     def _seeing(self, vision: EncoderHost | None) -> dict[str, int]:
@@ -191,25 +228,44 @@ class ModelHost:
         """All of the core's memory."""
         return self.system.memory
 
-    def of(self, tokens: int) -> SystemHost:
-        """The layers for passes of so many tokens; all sizes share memory, core and tables."""
-        if tokens not in self._sizes:
-            self._sizes[tokens] = self.system.of(tokens)
-        return self._sizes[tokens]
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that the first stream has generated."""
+        return self.said[0].tokens
+
+    @property
+    def length(self) -> int:
+        """The tokens of the first stream that have passed through all layers."""
+        return self.said[0].length
+
+    def of(self, tokens: int, batch: int = 0) -> SystemHost:
+        """The layers for passes of so many tokens, alone or in a batch; all sizes share memory, core and tables."""
+        if (tokens, batch) not in self._sizes:
+            self._sizes[tokens, batch] = self.system.of(tokens, batch)
+        return self._sizes[tokens, batch]
+
+    def head_of(self, rows: int) -> HeadPlan:
+        """The head for so many rows; all share the weights."""
+        if rows not in self._heads:
+            self._heads[rows] = self.head.of(rows)
+        return self._heads[rows]
 
     def head_address(self, name: str) -> int:
         """Address of the first byte of an array of the head, but for `hidden`."""
         array, bases = self.head[name], self.system.more_bases
         return array.offset + bases["head weights" if array.base == Register.WEIGHTS else "head work"]
 
-    def logits(self) -> np.ndarray:
-        """The logits of the last `HEAD`, FP32 [vocabulary]."""
-        array = self.head["logits"]
-        return self.memory.get(self.head_address("logits"), array.shape, np.float32)[0, : self.head.vocabulary]
+    def logits(self, row: int = 0) -> np.ndarray:
+        """A row of the logits of the last `HEAD`, FP32 [vocabulary]."""
+        shape = (row + 1, self.head["logits"].shape[1])
+        return self.memory.get(self.head_address("logits"), shape, np.float32)[row, : self.head.vocabulary]
 
-    def hidden(self, tokens: int) -> np.ndarray:
-        """Hidden states of the pass that was run last, which has so many tokens, FP32 [tokens, width]."""
-        return self.of(tokens).get(0, "hidden")
+    def hidden(self, tokens: int, batch: int = 0, first: int = 0) -> np.ndarray:
+        """Hidden states of the pass that was run last, FP32 [tokens, width].
+
+        tokens, batch, first : of the stream's `ModelStep`
+        """
+        return self.of(tokens, batch).get(0, "hidden")[first : first + tokens]
 
     def stream(self, parts: Iterable[Part], generate: int = 0) -> Iterator[ModelStep]:
         """The steps of a stream, behind what came before. Run each one before asking for the next.
@@ -221,17 +277,38 @@ class ModelHost:
         Raises `ParamError` for parts of another width, for a picture without an encoder, and if there is no token at
         all before the first generated one.
         """
-        some = list(parts)
-        pieces = [(part, piece) for part, x in enumerate(some) for piece in self._pieces(x)]
-        check(bool(pieces) or not generate, "parts", len(some), "must hold a token, after which others are generated")
-        self.total = self.length + sum(map(self.tokens_of, some)) + max(0, generate - 1)
+        return self.batch([parts], generate)
+
+    def batch(self, streams: Sequence[Iterable[Part]], generate: int = 0) -> Iterator[ModelStep]:
+        """The steps of several streams, as of `stream`: a pass takes the next tokens of each that has not ended.
+
+        Raises `ParamError` as `stream` does, and for more streams than the host has.
+        """
+        most = len(self.said)
+        check(len(streams) <= most, "streams", len(streams), f"must be at most {most}, those of the host")
+        runs = {n: self._passes(n, list(parts), generate) for n, parts in enumerate(streams)}
+        while runs:
+            asked = {n: next(run, None) for n, run in runs.items()}
+            runs = {n: run for n, run in runs.items() if asked[n]}
+            now = []
+            for one in filter(None, asked.values()):
+                x = (yield from self._see(one, one.x)) if isinstance(one.x, Picture) else one.x
+                now.append((one, x))
+            if now:
+                yield from self._pass(now)
+
+    def _passes(self, n: int, parts: list[Part], generate: int) -> Iterator[Asked]:
+        """What passes of a stream, one pass after the other."""
+        own, embeddings = self.said[n], self.weights.embeddings
+        pieces = [(part, piece) for part, x in enumerate(parts) for piece in self._pieces(x)]
+        check(bool(pieces) or not generate, "parts", len(parts), "must hold a token, after which others are generated")
+        own.total = own.length + sum(map(self.tokens_of, parts)) + max(0, generate - 1)
         for k, (part, piece) in enumerate(pieces):
-            x = (yield from self._see(part, piece)) if isinstance(piece, Picture) else piece
-            yield from self._pass(part, x, generate > 0 and k == len(pieces) - 1)
-        for part in range(len(some), len(some) + generate - 1):
-            if self.tokens[-1] == self.end:
+            yield Asked(n, part, piece, generate > 0 and k == len(pieces) - 1)
+        for part in range(len(parts), len(parts) + generate - 1):
+            if own.tokens[-1] == self.end:
                 return
-            yield from self._pass(part, self.weights.embeddings[self.tokens[-1:]], True)
+            yield Asked(n, part, embeddings[own.tokens[-1:]], True)
 
     def tokens_of(self, part: Part) -> int:
         """Tokens of a part of a stream."""
@@ -253,35 +330,60 @@ class ModelHost:
         check(ok, "part", part.shape, f"must have width = {width} numbers a token")
         yield from (part[i : i + most] for i in range(0, len(part), most))
 
-    def _see(self, part: int, picture: Picture) -> Generator[ModelStep, None, np.ndarray]:
+    def _see(self, asked: Asked, picture: Picture) -> Generator[ModelStep, None, np.ndarray]:
         """The steps of a picture; returns its embeddings [tokens, width]."""
         assert self.vision
         self.vision.begin(picture.patches)
-        where = self.passes, part, self.length, self.tokens_of(picture)
+        where = self.passes, asked.part, self.said[asked.stream].length, self.tokens_of(picture)
         for seen in self.vision.steps():
             [program], [registers] = seen.programs, seen.registers
             assert program is not None  # a core alone has a part in every stage
-            yield from self._step(ModelStep(*where, None, VISION, 0, program, registers, seen))
+            yield from self._step(ModelStep(*where, None, VISION, 0, program, registers, seen, asked.stream))
         self.passes += 1
         return self.vision.embeddings.copy()
 
-    def _pass(self, part: int, x: np.ndarray, head: bool) -> Iterator[ModelStep]:
-        """The steps of a pass over embeddings x [tokens, width]; with `head` a token is chosen after it."""
-        system, number, start = self.of(len(x)), self.passes, self.length
-        angle = (start + np.arange(len(x)))[:, None] * np.asarray(self.weights.turns)
-        system.begin(x.astype(np.float32), np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32), start)
-        where = number, part, start, len(x)
+    def _pass(self, asked: list[tuple[Asked, np.ndarray]]) -> Iterator[ModelStep]:
+        """The steps of a pass over embeddings [tokens, width] of each stream that is asked for."""
+        many = len(self.said) > 1
+        ends = np.cumsum([len(x) for _, x in asked]).tolist()
+        batch = ends[-1] if many else 0
+        parts, steps = list[BatchPart](), dict[int, ModelStep]()
+        for (one, x), end in zip(asked, ends, strict=True):
+            n, start, first = one.stream, self.said[one.stream].length, end - len(x)
+            host = self.of(len(x), batch)
+            angle = (start + np.arange(len(x)))[:, None] * np.asarray(self.weights.turns)
+            cos, sin = (of(angle).astype(np.float32) for of in (np.cos, np.sin))
+            host.begin(x.astype(np.float32), cos, sin, start, n, first)
+            parts.append(BatchPart(host, n, first))
+            steps[n] = ModelStep(self.passes, one.part, start, len(x), None, "", 0, [], {}, None, n, first, batch)
         for layer in range(len(self.weights.layers)):
-            for phase, group in system.steps(layer):
-                program = system.program(0, phase, layer)
+            for (host, n, first), phase, group in batch_steps(parts, layer):
+                program = host.program(0, phase, layer)
                 assert program is not None  # a core alone takes part in every phase
-                yield from self._step(
-                    ModelStep(*where, layer, phase, group, program, system.registers(0, layer, group, phase))
-                )
-        self.length, self.passes = start + len(x), number + 1
-        if head:
-            yield from self._step(ModelStep(*where, None, HEAD, 0, self._head_program, self._head_registers(len(x))))
-            self.tokens.append(self.chosen())
+                registers = host.registers(0, layer, group, phase, n, first)
+                own = replace(steps[n], layer=layer, phase=phase, group=group)
+                yield from self._step(replace(own, program=program, registers=registers))
+        self.passes += 1
+        for one, x in asked:
+            self.said[one.stream].length += len(x)
+        yield from self._head([steps[one.stream] for one, _ in asked if one.head])
+
+    def _head(self, asked: list[ModelStep]) -> Iterator[ModelStep]:
+        """The steps that choose the next token of each stream behind a pass, of which `asked` names one step each."""
+        if not asked:
+            return
+        rows = tuple(one.stream for one in asked)
+        plan = self.head_of(len(rows))
+        if len(rows) == 1:
+            phases = [(asked[0], 0, HEAD, plan.program())]
+        else:
+            norm, head = plan.program("norm", "norm"), plan.program("head", "argmax")
+            phases = [(one, k, NORMED, norm) for k, one in enumerate(asked)] + [(asked[0], 0, HEAD, head)]
+        for one, k, phase, program in phases:
+            registers = self._head_registers(one, k)
+            yield from self._step(replace(one, phase=phase, program=program, registers=registers, rows=rows))
+        for k, one in enumerate(asked):
+            self.said[one.stream].tokens.append(self.chosen(k))
 
     def _step(self, step: ModelStep) -> Iterator[ModelStep]:
         self._left = step
@@ -298,7 +400,8 @@ class ModelHost:
         if step.layer is None:
             return self.system.cores[0].run(step.program, step.registers)
         try:
-            return self.of(step.tokens).step(0, step.phase, step.layer, step.group)
+            system = self.of(step.tokens, step.batch)
+            return system.step(0, step.phase, step.layer, step.group, step.stream, step.first)
         except LxeError as e:
             if e.status != Status.FULL:
                 raise
@@ -311,30 +414,35 @@ class ModelHost:
         self._left = None
 
     def needs(self) -> str:
-        """How much memory the stream takes at most, in words."""
+        """How much memory the streams take at most, in words."""
         recent, known = self.shape.recent, self.sizes.map
         contexts = len(self.weights.layers) * self.system.shares.groups
-        blocks = blocks_needed(self.total, known.clusters, known.block_slots, contexts)
+        totals = [own.total for own in self.said if own.total]
+        blocks = sum(blocks_needed(total, known.clusters, known.block_slots, contexts) for total in totals)
         size = blocks * known.block_bytes
-        entries = max(0, self.total - recent)
+        entries = max(0, max(totals) - recent)
+        named = " and ".join(map(str, totals))
+        who = f"A stream of {named} tokens needs" if len(totals) == 1 else f"Streams of {named} tokens need"
         return (
-            f"A stream of {self.total} tokens needs at most blocks = {blocks} ({size:,} bytes of home memory) and "
-            f"entries = {entries} behind the ring"
+            f"{who} at most blocks = {blocks} ({size:,} bytes of home memory) and entries = {entries} behind the ring"
         )
 
-    def _head_registers(self, tokens: int) -> dict[int, int]:
-        hidden = shared_space(self.of(tokens).shares).arrays["hidden"]
+    def _head_registers(self, step: ModelStep, row: int) -> dict[int, int]:
+        """Registers of the head's programs for a row, the last token of a stream's pass."""
+        hidden = shared_space(self.of(step.tokens, step.batch).shares).arrays["hidden"]
+        last = step.first + step.tokens - 1
         return {
             int(Register.WEIGHTS): self.system.more_bases["head weights"],
             int(Register.KV): self.system.more_bases["head work"],
             int(Register.REST): 0,
-            int(Register.OUT): hidden.offset + (tokens - 1) * self.shape.width * 4,
+            int(Register.OUT): hidden.offset + last * self.shape.width * 4,
+            int(Register.STREAM): self.head_address("norm") + row * self.shape.width * 2,
         }
 
-    def chosen(self) -> int:
-        """The token that the last `HEAD` has chosen."""
+    def chosen(self, row: int = 0) -> int:
+        """The token that the last `HEAD` has chosen for a row."""
         array = self.head["next"]
-        number = float(self.memory.get(self.head_address("next"), array.shape, np.float32)[0, 0])
+        number = float(self.memory.get(self.head_address("next"), array.shape, np.float32)[row, 0, 0])
         known = 0 <= number < self.head.vocabulary
         check(known, "next token", number, f"must be below {self.head.vocabulary}: the largest logit is not finite")
         return int(number)

@@ -45,6 +45,16 @@ down        as output
 add_down    as add_output
 ==========  ==========================================================================================================
 
+==========  ==========================================================================================================
+batches: products take the rows of all streams; the phases between `qkv` or `project` and `output` run stream by stream
+norm        the norm of the core's part of the hidden states, for all cores
+qkv*        queries, keys and values of the KV heads of one table, in a team `project` as above
+entries*    stages entries to rotary; with coded pages `entries`, `hash`, `code` and `rest` as above
+attention*  a SWITCH to the stream's context, then stages rank to values; with coded pages as above
+norm_ffn    as `norm`, before `ffn`
+...         as above; a team's other phases are those of teams
+==========  ==========================================================================================================
+
 The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` of the next table or layer,
 after its guessed queries and its keys are computed.
 
@@ -55,6 +65,7 @@ then what belongs to the tables, one after the other.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +77,8 @@ from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.isa import Instruction, LxeFormat, Opcode
 from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import Array, Register, Space, Team, Tiling, divisors
-from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.loop_rolling import POINTERS
+from openvrex.golden.program.shares import Shares, divide
 from openvrex.golden.program.stage_plan import Planned
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 
@@ -119,7 +131,41 @@ TEAM_PAGES = {
     "rank": ("ring", "sums", "turn", "rank"),
     **{name: stages for name, stages in TEAMS.items() if name not in ("project", "place", "rank")},
 }
+
+
+def _apart(phases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Phases whose norms are phases of their own."""
+    out: dict[str, tuple[str, ...]] = {}
+    for name, stages in phases.items():
+        for norm, of in (("norm1", "norm"), ("norm2", "norm_ffn")):
+            if norm in stages:
+                out[of], stages = (norm,), tuple(stage for stage in stages if stage != norm)
+        if stages:
+            out[name] = stages
+    return out
+
+
+BATCH = {
+    "norm": ("norm1",),
+    "qkv": ("qkv",),
+    "entries": TEAMS["place"],
+    "attention": ("switch", "rank", "select", "resident", *ATTENTION),
+    **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
+}
+BATCH_PAGES = {
+    "norm": BATCH["norm"],
+    "qkv": BATCH["qkv"],
+    "entries": TEAM_PAGES["place"],
+    "hash": PAGES["hash"],
+    "code": PAGES["code"],
+    "rest": TEAM_PAGES["rest"],
+    "attention": PAGES["attention"],
+    **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
+}
+# Phases that take the rows of all streams.
+JOINT = ("norm", "project", "qkv", "output", "add_output", "norm_ffn", "ffn", "down", "add_down")
 OF_TABLES = (
+    "qkv",
     "cluster",
     "guess",
     "entries",
@@ -130,18 +176,31 @@ OF_TABLES = (
 )  # phases that a core runs for each of its tables
 LEADERS = ("entries", "early_hash", "early_cluster", "code", "hash", "cluster", "select")  # stages of the leader only
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
+INPUTS = ("tables", "mask", "marks", "candidates")  # that the host writes for each stream
+NORMS = ("norm1", "norm2")  # in a batch one array for all cores
+HEADS = ("attention", "attend", "join")  # phases in which OUT is the address of the attention outputs in a batch
 
 
 def shared_space(shares: Shares) -> Space:
     """The arrays that all cores share, from address 0."""
     w = shares.whole
     space = Space(max(4096, 4 * shares.lanes))
-    space.add("hidden", (w.tokens, w.width), np.float32)
-    space.add("attention", (w.kv_heads, w.tokens, w.group * w.head_size), BF16)
-    space.add("gated", (1, w.tokens, w.ffn), BF16)
-    if shares.parts > 1:
-        space.add("sums", (shares.parts, w.tokens, w.width), np.float32)
+    space.add("hidden", (shares.joint, w.width), np.float32)
+    if shares.batch and shares.parts > 1:  # in front of what cores read together
+        space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
+    space.add("attention", (w.kv_heads, shares.joint, w.group * w.head_size), BF16)
+    space.add("gated", (1, shares.joint, w.ffn), BF16)
+    if shares.batch:
+        space.add("normed", (1, shares.joint, w.width), BF16)
+    elif shares.parts > 1:
+        space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
     return space
+
+
+def together(shares: Shares) -> tuple[int, int]:
+    """Addresses from the first to behind the last that only products of a batch read: the rows that they multiply."""
+    space = shared_space(shares)
+    return space.arrays["attention"].offset, space.size
 
 
 class SharePlan(CorePlan):
@@ -152,8 +211,14 @@ class SharePlan(CorePlan):
     base, team_base : addresses of the work arrays of the core, and of its team
     cuts : how each product is cut, which decides how its weights lie in memory; chosen for the pass if not given
 
-    `apart` is the distance between the weights of two layers, `group_bytes` that of two tables in a layer. Raises
-    `ParamError` as `CorePlan` does, and for a core without a tile of columns.
+    `apart` is the distance between the weights of two layers, `group_bytes` that of two tables in a layer. Of the
+    latter the last `context_bytes` belong to a stream.
+
+    In a batch, OUT has the address of the stream's rows: of the table's queries, keys and values, in `HEADS` of its
+    attention outputs. STREAM has that of `INPUTS`.
+
+    Raises `ParamError` as `CorePlan` does, for a core without a tile of columns, and for a batch that prefetches or
+    whose tables have several heads.
     """
 
     def __init__(
@@ -170,6 +235,10 @@ class SharePlan(CorePlan):
         many = shares.members > 1
         alone = retrieval.ahead < 0 and not retrieval.fetched
         check(alone or not many, "ahead", retrieval.ahead, "must be -1 in a team: its cores do not prefetch")
+        if shares.batch:
+            check(alone, "ahead", retrieval.ahead, "must be -1 in a batch: its streams do not prefetch")
+            check(shares.heads == 1, "heads", shares.heads, "must be 1 in a batch: a table has one KV head")
+            self.pointers = POINTERS[:-1]
         w = self.whole = shares.whole
         self.shares, self.core, self.base, self.team_base = shares, core, base, team_base
         shape = replace(w, heads=w.group * shares.heads, kv_heads=shares.heads)
@@ -186,31 +255,49 @@ class SharePlan(CorePlan):
 
         Slices of K decide how sums are rounded. Those of `qkv`, on which the retrieval rests, are the same for any
         number of cores: they leave room for four tiles, or are a group of 4-bit weights if that is longer. Without
-        teams the others are those of a core alone.
+        teams the others are those of a core alone. Those of a batch are those of a stream alone, if they fit.
         """
+        cut = self._cut_for(name, self.whole.tokens)
+        if self.shares.batch:
+            fits = self.joint * cut.words <= self.fmt.x_depth // 2
+            return self._cut_for(name, self.joint, cut.words if fits else 0)
+        return cut
+
+    def _cut_for(self, name: str, tokens: int, words: int = 0) -> Tiling:
+        """How the core's part of a product of so many tokens is cut, in slices of so many words if given."""
         w, n, p = self.whole, self.fmt.lanes, self.products[name]
         length = len(p.words) * n
         segment, gates = w.group * w.head_size if name == "output" else length, 2 if name == "gate_up" else 1
-        words = 0
-        if name == "qkv":
-            few = min(self.fmt.w_depth // 8, self.fmt.x_depth // 2 // w.tokens)
+        if name == "qkv" and not words:
+            few = min(self.fmt.w_depth // 8, self.fmt.x_depth // 2 // tokens)
             group = w.packing.group if w.packing else 1
             whole = [d for d in divisors(len(p.words)) if d * n % group == 0]  # if none, `_cut` says so
             words = max((d for d in whole if d <= max(1, few)), default=min(whole, default=0))
-        elif self.shares.members == 1:
-            words = self._cut(w.ffn if gates > 1 else w.width, length, segment, gates, packing=w.packing).words
-        return self._cut(len(p.tiles) * n, length, segment, gates, words, w.packing)
+        elif self.shares.members == 1 and not words:
+            outputs = w.ffn if gates > 1 else w.width
+            words = self._cut(outputs, length, segment, gates, packing=w.packing, tokens=tokens).words
+        return self._cut(len(p.tiles) * n, length, segment, gates, words, w.packing, tokens)
 
-    def of(self, tokens: int) -> "SharePlan":
-        """The plan of a pass of fewer tokens that uses the same weights and entries in memory."""
-        shares = replace(self.shares, whole=replace(self.whole, tokens=self._fewer(tokens).tokens))
+    def of(self, tokens: int, batch: int = 0) -> "SharePlan":
+        """The plan of a pass of fewer tokens, alone or in a batch, that uses the same weights and entries in memory."""
+        most = self.joint
+        check(batch <= most, "batch", batch, f"must be at most {most}, the tokens for which products were cut")
+        shares = replace(self.shares, whole=replace(self.whole, tokens=self._fewer(tokens).tokens), batch=batch)
         return SharePlan(shares, self.fmt, self.retrieval, self.core, self.base, self.team_base, self.cuts)
+
+    @property
+    def joint(self) -> int:
+        return self.shares.joint
 
     @property
     def phases(self) -> dict[str, tuple[str, ...]]:
         """The stages of each phase; a member of a team has only some of them."""
+        pages, batch = self.retrieval.pages is not None, self.shares.batch > 0
         if self.team.members > 1:
-            return TEAM_PAGES if self.retrieval.pages else TEAMS
+            of_team = TEAM_PAGES if pages else TEAMS
+            return _apart(of_team) if batch else of_team
+        if batch:
+            return _apart(BATCH_PAGES if pages else BATCH)
         if self.retrieval.pages is not None:
             return PAGES
         return PREFETCH if self.prefetches else ALONE
@@ -223,6 +310,10 @@ class SharePlan(CorePlan):
     @property
     def given(self) -> bool:
         return super().given or self.prefetches
+
+    @property
+    def switches(self) -> bool:
+        return super().switches and (self.team.members > 1 or not self.shares.batch)
 
     @property
     def apart(self) -> int:
@@ -255,13 +346,17 @@ class SharePlan(CorePlan):
     def _more_arrays(self) -> None:
         super()._more_arrays()
         self.group_bytes = self.weights.size - self._tables_at
-        many, n = self.team.members > 1, self.fmt.lanes
+        self.context_at = self.weights.arrays["behind"].offset  # first of what belongs to a stream, behind WEIGHTS
+        self.context_bytes = self.weights.size - self.context_at
+        many, n, batch = self.team.members > 1, self.fmt.lanes, self.shares.batch
         shared = shared_space(self.shares).arrays
-        own, team = Space(self.work.align), Space(self.work.align)
+        own, team, inputs = (Space(self.work.align, base) for base in (0, 0, Register.STREAM))
         for name, a in self.work.arrays.items():
-            if name not in shared:
-                (team if many and name in OF_TEAM else own).add(name, a.shape, a.dtype)
-        self.team_bytes = team.size
+            space = inputs if batch and name in INPUTS else team if many and name in OF_TEAM else own
+            if name not in shared and not (batch and name in NORMS):
+                tables = self.shares.groups if batch and name == "qkv" else 1
+                space.add(name, (tables, *a.shape) if tables > 1 else a.shape, a.dtype)
+        self.team_bytes, self.input_bytes = team.size, inputs.size
         for space, base in ((own, self.base), (team, self.team_base)):
             space.arrays = {name: replace(a, offset=a.offset + base) for name, a in space.arrays.items()}
         self.work = own
@@ -272,7 +367,14 @@ class SharePlan(CorePlan):
 
         arrays = own.arrays
         arrays |= team.arrays | {"hidden": shared["hidden"], "all_attention": shared["attention"]}
-        if many:
+        arrays |= inputs.arrays
+        if batch:
+            arrays |= dict.fromkeys(NORMS, shared["normed"])
+            self.rows_at, of = arrays["qkv"].offset, shared["attention"]
+            arrays["qkv"] = Array("qkv", 0, arrays["qkv"].shape[-2:], BF16, Register.OUT)
+            arrays["own_qkv"] = replace(columns("own_qkv", arrays["qkv"], "qkv"), base=Register.OUT)
+            arrays["attention"] = Array("attention", 0, (1, *of.shape[1:]), BF16, Register.OUT)
+        elif many:
             of = shared["attention"]
             dims = (self.shape.kv_heads, *of.shape[1:])
             at = of.offset + self.shares.team(self.core) * of.size // self.shares.teams
@@ -292,7 +394,7 @@ class SharePlan(CorePlan):
         arrays["own_down"] = columns("own_down", sums, "down")
 
     def _beside_queries(self) -> tuple[int, int]:
-        return (1, 0) if self.team.members > 1 else super()._beside_queries()
+        return (1, 0) if self.team.members > 1 or self.shares.batch else super()._beside_queries()
 
     def _table(self, c: Any, gemm: Callable[..., None]) -> list[Planned]:
         a, n, parts = self.arrays, self.fmt.lanes, self.shares.parts > 1
@@ -318,10 +420,16 @@ class SharePlan(CorePlan):
             Planned("down", adds("down", "gated")),
             Planned("add_down", total, parts),
         ]
-        if members > 1:
+        if self.shares.batch:
+            own = divide(self.shares.joint, self.shares.cores)[self.core]
+            for name in NORMS:
+                norm = partial(c.norm, a["hidden"], a[f"{name}_weight"], a[name], tokens=own)
+                rows.append(Planned(name, norm, len(own) > 0))
+        if members > 1 or self.shares.batch:
             rows += [
                 Planned("qkv", lambda: gemm("qkv", "norm1", "own_qkv")),
                 Planned("rotary", lambda: c.queries(a["q"], turned), len(turned) > 0),
+                Planned("switch", lambda: c.level(c.context()), members == 1),
             ]
         table = {row.name: row for row in rows}
         names = dict.fromkeys(name for stages in self.phases.values() for name in stages if name in table)

@@ -46,14 +46,16 @@ class Shares:
     lanes : numbers of a word
     cores : number of cores
     heads : KV heads of a table
+    batch : tokens of all streams whose products run together; 0: those of one stream
 
-    Raises `ParamError` for numbers of cores or heads that do not divide.
+    Raises `ParamError` for numbers of cores or heads that do not divide, and for a batch of fewer tokens than a pass.
     """
 
     whole: LayerShape
     lanes: int
     cores: int
     heads: int = 1
+    batch: int = 0
 
     def __post_init__(self):
         heads, n = self.whole.kv_heads, self.cores
@@ -63,6 +65,8 @@ class Shares:
         fits = self.tables % n == 0 or n % self.tables == 0
         reason = f"the tables of a layer ({heads} KV heads, {self.heads} a table), or be a multiple of it"
         check(fits, "cores", n, f"must divide {self.tables}, {reason}")
+        few = 0 < self.batch < self.whole.tokens
+        check(not few, "batch", self.batch, f"must be at least {self.whole.tokens}, the tokens of a pass")
 
     @classmethod
     def of(cls, whole: LayerShape, lanes: int, cores: int, entry_bytes: int) -> "Shares":
@@ -70,6 +74,11 @@ class Shares:
         one = 4 * whole.head_size
         check(entry_bytes % one == 0, "entry_bytes", entry_bytes, f"must be a multiple of {one}: K and V of a head")
         return cls(whole, lanes, cores, entry_bytes // one)
+
+    @property
+    def joint(self) -> int:
+        """Tokens whose rows a product takes together."""
+        return self.batch or self.whole.tokens
 
     @property
     def tables(self) -> int:
@@ -120,6 +129,17 @@ class Shares:
         inputs = (w.heads * w.head_size if name == "output" else w.ffn) // n
         beside = self.cores // self.parts  # cores of a part
         return Product(divide(w.width // n, beside)[core // self.parts], divide(inputs, self.parts)[self.part(core)])
+
+    def in_step(self, name: str) -> int:
+        """Cores that read the rows of a product of a batch together (`hdl.bus.arbiter`, `system.common`).
+
+        They are the largest groups of a power of two of adjacent cores that have as many tiles of the same sums.
+        """
+        own = [(len(p.tiles), p.words) for p in (self.product(name, core) for core in range(self.cores))]
+        size = self.cores & -self.cores
+        while any(len(set(own[i : i + size])) > 1 for i in range(0, self.cores, size)):
+            size //= 2
+        return size
 
     @cached_property
     def parts(self) -> int:

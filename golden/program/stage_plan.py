@@ -74,13 +74,14 @@ class Plan:
     """Stages of a program, one after the other, and the arrays that they use in memory.
 
     A subclass sets `shape`, `fmt`, `cuts` and `arrays`, gives its `_table`, and keeps `list(self._stages())` in
-    `stages`. `plan["q"]` is an array by its name.
+    `stages`. `plan["q"]` is an array by its name. `pointers` are the registers that loops may move.
     """
 
     _compiler: type[Any] = Compiler  # `Compiler`, or a class derived from it
     _beside: dict[str, tuple[str, ...]] = {}  # stages that do not wait if the stage before is one of these
     _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
     _bound: tuple[str, ...] = ()  # stages that read registers of the stage before, so both are in one program
+    pointers: Sequence[int] = POINTERS
     shape: LayerShape
     fmt: LxeFormat
     cuts: dict[str, Tiling]  # how each GEMM is cut
@@ -98,6 +99,11 @@ class Plan:
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
 
+    @property
+    def joint(self) -> int:
+        """Tokens whose rows a product takes together."""
+        return self.shape.tokens
+
     def _cut(
         self,
         outputs: int,
@@ -106,15 +112,17 @@ class Plan:
         gates: int = 1,
         given: int = 0,
         packing: Packing | None = None,
+        tokens: int = 0,
     ) -> Tiling:
         """The cut of a GEMM that loads the fewest words of activations, where a step costs as much as 32 of them.
 
         given : words of a slice; those of the best cut if not given
         packing : of 4-bit weights, whose groups no slice may cut
+        tokens : whose rows the product takes together; `joint` if not given
 
         Raises `ParamError` where every slice cuts a group.
         """
-        f, tokens = self.fmt, self.shape.tokens
+        f, tokens = self.fmt, tokens or self.joint
         self._check_tokens()
         n_tiles, k = outputs // f.lanes, length // f.lanes
         cuts: list[tuple[float, Tiling]] = []
@@ -137,7 +145,7 @@ class Plan:
         most = min(self.fmt.depth, self.fmt.x_depth // 2)
         fix = "cut the pass, or raise vpe.depth and dpe.x_depth"
         reason = f"must be at most {most}, the words of a bank and of half of X: {fix}"
-        check(self.shape.tokens <= most, "tokens", self.shape.tokens, reason)
+        check(self.joint <= most, "tokens", self.joint, reason)
 
     def _stages(self) -> Iterator[Stage]:
         c, a = self._compiler(self), self.arrays
@@ -152,7 +160,7 @@ class Plan:
                 with c.block() as items:
                     write()
                 waits = before not in self._beside.get(name, ())
-                yield Stage(name, tuple(roll(items)), tuple(c.reads), tuple(c.writes), waits)
+                yield Stage(name, tuple(roll(items, len(self.pointers))), tuple(c.reads), tuple(c.writes), waits)
                 before = name
 
     def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:
@@ -183,7 +191,7 @@ class Plan:
                 c.end()
                 c.begin()
             c.items += items
-        out = [*assemble(c.items, POINTERS), Instruction(Opcode.HALT, {})]
+        out = [*assemble(c.items, self.pointers), Instruction(Opcode.HALT, {})]
         most = self.fmt.i_depth
         check(len(out) <= most, f"instructions of {name}", len(out), f"must be at most i_depth = {most}: run fewer")
         return out

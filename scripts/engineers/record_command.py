@@ -264,6 +264,7 @@ CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
+BATCHES = (1, 2, 4, 16)  # streams
 FOUR = "-p lxe.weights=true -p kv4_group=32"  # what `edge8x` and `server48x` have besides
 # Name of the table -> words of the command.
 SIMULATION = {
@@ -309,6 +310,12 @@ SIMULATION = {
             (" x", f" {FOUR}"),
             (" x near", f" {FOUR} --home device"),
         )
+    },
+    **{
+        f"batch {name} {stage} {n}": f"simulate frames {on} --preset {name} --cache 40960 --stage {stage} --batch {n}"
+        for on, name in (("--platform edge", "edge8x"), ("--platform server", "server48x"))
+        for stage in ("frame", "token")
+        for n in BATCHES
     },
     "windows": "simulate policies --policy full,resv,pages,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
     "branch": "simulate policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",

@@ -97,11 +97,8 @@ LONG = {  # rows of frames of coded pages beside ReSV: policy, where entries lie
     ("`resv`", "link"): "frames",
     ("`resv`", "device memory"): "frames resv near",
     ("`pages`", "link"): "frames pages",
-    ("`pages`, entries of 4 bits", "link"): "frames pages 4 bits",
     ("`pages`", "device memory"): "frames pages near",
-    ("`pages`, entries of 4 bits", "device memory"): "frames pages 4 bits near",
     ("`pages`, entries and weights of 4 bits: `{}x`", "link"): "frames pages x",
-    ("the same", "device memory"): "frames pages x near",
 }
 
 
@@ -128,6 +125,17 @@ def weights(known: dict) -> str:
         rows.append([f"`{name}`", f"{size:.1f}", *frame[1:4:2], frame[4], *token[1:4:2], token[4]])
     lengths = [f"{what} at {n}" for what in ("frame", "token") for n in ("1K", "40K", "100K")]
     return table(["`--weights`", "GB read a pass", *lengths], rows)
+
+
+def batches(known: dict) -> str:
+    """Times of a frame and a token of each stream of a batch."""
+    found, rows = known["simulation"], []
+    for name in ("edge8x", "server48x"):
+        for stage in ("frame", "token"):
+            some = {k.split()[-1]: v for k, v in found.items() if k.startswith(f"batch {name} {stage} ")}
+            cells = {int(n): x["rows"][0][1] for n, x in some.items()}
+            rows.append([f"`{name}`", stage, *(f"{float(x) / n:.1f}" for n, x in sorted(cells.items()))])
+    return table(["preset", "of a stream", *(f"{n} stream{'s' * (n > 1)}" for n in sorted(cells))], rows)
 
 
 def _of_weights(known: dict) -> list[tuple[str, str]]:
@@ -322,6 +330,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "windows": windows,
     "pages": pages,
     "weights": weights,
+    "batches": batches,
     "h100": gpu_results.h100,
     "frames": frames,
     "fleet": fleet,

@@ -13,6 +13,7 @@ from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.program.encoder_host import EncoderHost
 from openvrex.golden.program.model_host import ModelHost, Part, Picture
+from openvrex.golden.program.share_plan import JOINT
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.params import CoreParams
@@ -37,7 +38,13 @@ LONG, LARGE = 300, 256
 
 @grouped
 def command(
-    video: Annotated[str, typer.Argument(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.")] = "world",
+    videos: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}. Several are watched at once.",
+            show_default="world",
+        ),
+    ] = None,
     question: Annotated[str, typer.Option(help="Text behind the frames.")] = "What is in the video?",
     prompt: Annotated[str, typer.Option(help="Text before the frames.")] = "You see a short film.",
     frames: Annotated[int, typer.Option(min=0, help="Number of frames, from the first one.")] = 4,
@@ -58,11 +65,15 @@ def command(
     The core computes the whole stream: DINOv2 and a projector on the pixels of each frame, then SmolLM2 on prompt,
     frames, question and answer, up to token numbers. Golden runs the same programs; the command compares every store
     and all memory. Run it again to resume.
+
+    Several videos are a batch: the core loads weights once for the next tokens of all, and each gets the answer that
+    it gets alone.
     """
     check_encoder(encoder)
     check(policy in ("resv", "pages"), "policy", policy, "must be resv or pages: they retrieve in a whole decoder")
-    asked, pages = VideoQuestion(video, frames, tokens, fps, prompt, question, gop), None
-    changes, sizes = split(policy, how.param or ())
+    asked = [VideoQuestion(video, frames, tokens, fps, prompt, question, gop) for video in videos or ["world"]]
+    pages, (changes, sizes) = None, split(policy, how.param or ())
+    sizes = [f"n_ctx={len(asked) * layers * Decoder.kv_heads}"] * (len(asked) > 1) + sizes
     seen = SEEN if encoder == ENCODERS[0] and frames else ()
     if policy == "pages":
         p = core([*PAGES, *seen, *sizes])
@@ -80,7 +91,7 @@ class AnswerRun(PolicyRun):
 
     def __init__(
         self,
-        asked: VideoQuestion,
+        asked: list[VideoQuestion],
         p: CoreParams,
         layers: int,
         generate: int,
@@ -89,25 +100,32 @@ class AnswerRun(PolicyRun):
     ):
         self.page_params, self.seen = pages, seen
         self.asked, self.core, self.layers, self.generate = asked, p, layers, generate
-        self.pictures = asked.pictures()  # a bad input fails here, before the models are loaded
+        self.pictures = [one.pictures() for one in asked]  # a bad input fails here, before the models are loaded
         self.units = stage_log.units(p)
         self.counters = [u.busy for u in self.units]
-        self.key = asdict(asked) | {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen]}
+        own = {name: value for name, value in asdict(asked[0]).items() if name != "clip"}
+        self.key = {"clips": [one.clip for one in asked]} | own
+        self.key |= {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen]}
         if pages:
             self.key |= {"policy": "pages", "params": asdict(pages)}
 
     def start(self, folder: Path, bar: Bar) -> ModelStream:
         self.decoder = Decoder(self.layers, 1)
-        seen = bar.add_task("vision encoder", total=len(self.pictures))
-        watched = self.asked.watch(self.pictures, self.decoder, lambda done: bar.update(seen, completed=done))
-        self.parts = watched.parts
-        self.tokens = sum(map(len, self.parts)) + self.generate
-        pages, vision, given = self.page_params, None, list[Part](self.parts)
-        if self.seen and watched.projector:
-            shape = watched.encoder.shape(self.asked.tokens, self.decoder.width)
-            vision = EncoderHost(shape, self.core.core_format(), watched.encoder.folded(watched.projector))
-            given[1:-1] = [Picture(watched.encoder.pixels(picture)) for picture in self.pictures]
-        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, pages=pages, vision=vision)
+        seen, pages, vision = bar.add_task("vision encoder", total=sum(map(len, self.pictures))), self.page_params, None
+        self.parts, given, first = list[list[np.ndarray]](), list[list[Part]](), None
+        for one, pictures in zip(self.asked, self.pictures, strict=True):
+            watched = one.watch(pictures, self.decoder, lambda _: bar.advance(seen), first)
+            self.parts.append(watched.parts)
+            given.append(list(watched.parts))
+            if self.seen and watched.projector:
+                first = watched.projector  # one encoder with one projector encodes all videos
+                given[-1][1:-1] = [Picture(watched.encoder.pixels(picture)) for picture in pictures]
+        if first:
+            shape = watched.encoder.shape(self.asked[0].tokens, self.decoder.width)
+            vision = EncoderHost(shape, self.core.core_format(), watched.encoder.folded(first))
+        self.tokens = max(sum(map(len, parts)) for parts in self.parts) + self.generate
+        how: dict[str, Any] = {"pages": pages, "vision": vision, "streams": len(given)}
+        self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, **how)
         self.stream = ModelStream(self.host, given, self.generate, PageWatch(self.host, pages) if pages else None)
         self.total = steps(self.host, given, self.generate)
         self.flat = self.total >= LONG and self.core.dpe.n_h * self.core.dpe.n_w <= LARGE
@@ -117,35 +135,47 @@ class AnswerRun(PolicyRun):
         return [f"golden chooses otherwise: {line}" for line in self.stream.disagreements]
 
     def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
-        full: list[np.ndarray] = []
-        plain = list(answer(Decoder(self.layers, self.tokens), self.parts, self.generate, full))
+        answers, errors = list[dict[str, Any]](), dict[int, float]()
+        probabilities = [(n, x) for one in records for n, _, x in one.get("said", ())]
+        for n, parts in enumerate(self.parts):
+            full: list[np.ndarray] = []
+            plain = list(answer(Decoder(self.layers, self.tokens), parts, self.generate, full))
+            answers.append(
+                {
+                    "clip": self.asked[n].clip,
+                    "text": said(self.decoder, self.host.said[n].tokens),
+                    "full": said(self.decoder, [token for token, _ in plain]),
+                    "probabilities": [x for of, x in probabilities if of == n],
+                    "full_probabilities": [x for _, x in plain],
+                }
+            )
+            for number, error in self.stream.errors(n, parts, full).items():
+                errors[number] = max(error, errors.get(number, 0.0))
         busy = {one["number"]: engine.samples(one["number"])[-1, 1:].tolist() for one in records}
         names, bus = [u.name for u in self.units], self.core.lxe.bus_bytes
         return self.key | {
             "decoder": "SmolLM2-135M-Instruct",
-            "text": said(self.decoder, self.host.tokens),
-            "full": said(self.decoder, [token for token, _ in plain]),
-            "probabilities": [one["probability"] for one in records if "token" in one],
-            "full_probabilities": [x for _, x in plain],
-            "passes": passes(records, busy, names, self.stream.errors(self.parts, full), bus),
+            "answers": answers,
+            "passes": passes(records, busy, names, errors, bus),
             "phases": phases(records),
             "stages": stages(records),
             "events": events(records) | (self.stream.watch.told() if self.stream.watch else {}),
-            "per_second": rates(records, len(self.parts)),
+            "per_second": rates(records, len(self.parts[0]), len(self.parts)),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "simulator_seconds": max(1e-3, round(sum(engine.seconds(one["number"]) for one in records), 3)),
         }
 
     def pages(self) -> list[Section]:
-        return [Section("Frames", plot=html_page.inline(thumbnails(self.pictures)))] if self.pictures else []
+        every = [picture for pictures in self.pictures for picture in pictures]
+        return [Section("Frames", plot=html_page.inline(thumbnails(every)))] if every else []
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
         return [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:
-        of = f"{result['layers']} of {N_LAYERS} layers, {result['frames']} frames of {result['clip']}"
+        of = f"{result['layers']} of {N_LAYERS} layers, {result['frames']} frames of {' and '.join(result['clips'])}"
         of += f", coded pages: {told(result['params'])}" if "params" in result else ""
         return f"{result['decoder']}, {of}: {result['question']}"
 
@@ -154,14 +184,16 @@ class AnswerRun(PolicyRun):
         return sections(result)
 
 
-def steps(host: ModelHost, parts: Sequence[Part], generate: int) -> int:
-    """Most steps of a stream; an end-of-text token makes it shorter."""
-    system = host.system
-    each = len(list(SystemMap.steps(system)))  # of which some passes leave out some
-    given = sum(-(-host.tokens_of(x) // host.shape.tokens) for x in parts)
-    seen = sum(isinstance(x, Picture) for x in parts)
+def steps(host: ModelHost, streams: Sequence[Sequence[Part]], generate: int) -> int:
+    """Most steps of streams; an end-of-text token makes them shorter."""
+    system, many = host.system, len(streams)
+    phases = [phase for phase, _ in SystemMap.steps(system)]  # of which some passes leave out some
+    joint = sum(phase in JOINT for phase in phases)
+    seen = sum(isinstance(x, Picture) for parts in streams for x in parts)
     pictures = seen * len(list(host.vision.steps())) if host.vision else 0
-    return pictures + (given + generate - 1) * len(host.weights.layers) * each + generate
+    passes = [sum(-(-host.tokens_of(x) // host.shape.tokens) for x in parts) + generate - 1 for parts in streams]
+    each = max(passes) * joint + sum(passes) * (len(phases) - joint)
+    return pictures + len(host.weights.layers) * each + generate * (many + 1 if many > 1 else 1)
 
 
 def said(decoder: Decoder, tokens: Sequence[int]) -> list[str]:

@@ -17,7 +17,7 @@ PASS_NOTE = (
     "Loaded: bytes from memory into the core. Copied: bytes of entries from and to home memory and the ring. Compared: "
     "bytes of all stores in their order, and of memory after each program, with golden's. Error: distance of the "
     "hidden states behind the last layer from full attention in FP32, relative to their length; of a picture, of its "
-    "embeddings from those in FP32."
+    "embeddings from those in FP32. Of several streams the one that errs most counts, and parts are the first's."
 )
 MS = CLOCK / 1e3  # cycles of a millisecond at the clock of the presets
 # Counters of the RTL by event; "-" takes the second from the first.
@@ -67,18 +67,18 @@ def passes(
     return out
 
 
-def rates(records: list[dict[str, Any]], given: int) -> dict[str, float]:
+def rates(records: list[dict[str, Any]], given: int, streams: int = 1) -> dict[str, float]:
     """Frames and generated tokens per second at the clock of the presets, without an encoder that NumPy computes.
 
-    given : parts of the stream before the answer: the prompt, frames, the question
+    given : parts of each stream before the answer: the prompt, frames, the question
     """
-    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": given - 2, "tokens": 0}
+    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": streams * (given - 2), "tokens": 0}
     for one in records:
         if 0 < one["part"] < given - 1:
             cycles["frames"] += one["cycles"]
         elif one["part"] >= given:
             cycles["tokens"] += one["cycles"]
-            counts["tokens"] += "token" in one
+            counts["tokens"] += len(one.get("said", ()))
     return {name: counts[name] * CLOCK / n for name, n in cycles.items() if n}
 
 
@@ -113,12 +113,7 @@ def events(records: list[dict[str, Any]]) -> dict[str, int]:
 
 def sections(result: dict[str, Any]) -> list[Section]:
     """The sections of a report about an answer."""
-    own = zip(result["text"], result["probabilities"], strict=True)
-    full = list(zip(result["full"], result["full_probabilities"], strict=True))
-    rows = []
-    for k, (text, x) in enumerate(own):
-        other = full[k] if k < len(full) else ("", None)
-        rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
+    answers = result["answers"]
     units = list(result["passes"][0]["utilisation"])
     clock, per_second = f"{CLOCK / 1e6:.0f} MHz", result["per_second"]
     rate = " and ".join(f"{n:,.1f} {name} a second" for name, n in per_second.items())
@@ -130,15 +125,7 @@ def sections(result: dict[str, Any]) -> list[Section]:
     prediction = sum(result["stages"][name] for name in own_stages) / every
     shown = ("pass", "part", "tokens", "cycles", "predicted", "clusters", "fetched", "loaded", "copied", "compared")
     return [
-        Section(
-            "Generated text",
-            f"Question: {result['question']} Answer of the core, token by token, which is golden's: "
-            f"{''.join(result['text'])!r}; of full attention in FP32 to the same stream: {''.join(result['full'])!r}. "
-            "The projector between vision encoder and decoder is not trained, so the answer shows that the machine "
-            "computes what the model says, not that the model sees.",
-            ["token", "core", "probability", "full attention in FP32", "probability"],
-            rows,
-        ),
+        *(told(one, result["question"], len(answers) > 1) for one in answers),
         Section(
             "Passes",
             f"{PASS_NOTE} Predicted: cycles by the time view. Memory: {LATENCY} cycles to the first beat, then one a "
@@ -171,6 +158,23 @@ def sections(result: dict[str, Any]) -> list[Section]:
             [[name, f"{n:,}" if n else "never"] for name, n in result["events"].items()],
         ),
     ]
+
+
+def told(answer: dict[str, Any], question: str, several: bool) -> Section:
+    """The section about the text of one video."""
+    full, rows = list(zip(answer["full"], answer["full_probabilities"], strict=True)), []
+    for k, (text, x) in enumerate(zip(answer["text"], answer["probabilities"], strict=True)):
+        other = full[k] if k < len(full) else ("", None)
+        rows.append([str(k), repr(text), f"{x:.1%}", repr(other[0]), "" if other[1] is None else f"{other[1]:.1%}"])
+    return Section(
+        "Generated text" + f" behind {answer['clip']}" * several,
+        f"Question: {question} Answer of the core, token by token, which is golden's: {''.join(answer['text'])!r}; of "
+        f"full attention in FP32 to the same stream: {''.join(answer['full'])!r}. The projector between vision encoder "
+        "and decoder is not trained, so the answer shows that the machine computes what the model says, not that the "
+        "model sees.",
+        ["token", "core", "probability", "full attention in FP32", "probability"],
+        rows,
+    )
 
 
 def timeline(result: dict[str, Any]) -> Figure:

@@ -16,11 +16,13 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
+from openvrex.golden.program.isa import LoadTo, Opcode
+from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import LayerShape, Register
-from openvrex.golden.program.share_plan import SharePlan
+from openvrex.golden.program.share_plan import HEADS, SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.coded_pages import PageParams
-from openvrex.sim.system.share_cycles import DEVICE, HOME, TEAM, WEIGHTS, WORK, CoreShare
+from openvrex.sim.system.share_cycles import DEVICE, HOME, INPUTS, TEAM, WEIGHTS, WORK, CoreShare, busy_for
 from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.kvmu_time import APPEND
 from openvrex.sim.units.wtu_time import RowPlan, WtuTime
@@ -34,12 +36,14 @@ class PageShare(CoreShare):
 
     pages : parameters of the policy; `numbers` and `recent` are those of the hardware
     found : share of the whole pages of a set that the core finds kept, where it keeps blocks
+    streams : of a batch, whose products run together
 
     Raises `ParamError` where the hardware has no program for the layer, or no room for its pages.
     """
 
     pages: PageParams = PageParams()
     found: float = 0.0
+    streams: int = 1
 
     @property
     def start(self) -> int:
@@ -99,7 +103,8 @@ class PageShare(CoreShare):
         p, kvmu = self.pages, self.core.dre.kvmu
         most = (-(-p.budget // p.page) + p.pinned) * p.page
         whole = LayerShape(**self.model, tokens=self.tokens, recent=kvmu.recent, entries=most)
-        return Shares.of(whole, self.core.lxe_format().lanes, self.system.cores, kvmu.entry_bytes)
+        one = Shares.of(whole, self.core.lxe_format().lanes, self.system.cores, kvmu.entry_bytes)
+        return replace(one, batch=self.streams * self.tokens) if self.streams > 1 else one
 
     @cached_property
     def plan(self) -> SharePlan:
@@ -110,7 +115,11 @@ class PageShare(CoreShare):
         return SharePlan(self.shares, self.core.lxe_format(), retrieval, 0, WORK, TEAM)
 
     def layer(self) -> dict[str, dict[str, float]]:  # type: ignore[override]
-        """As of `CoreShare`, of a mean pass. Entries are there when they are asked for."""
+        """As of `CoreShare`, of a mean pass. Entries are there when they are asked for.
+
+        Of a batch: stages of `share_plan.JOINT` are those of all streams, the others of one. `rows` are bytes of
+        products that other cores read, too (`Shares.in_step`).
+        """
         out, dre = {}, self.held(DreTime)
         for phase, stages in self.phases.items():
             if phase == EARLY:
@@ -118,6 +127,10 @@ class PageShare(CoreShare):
             times = self.turns(phase) * (self.tokens / self.pages.mean if phase == "code" else 1)
             for name, counts in self.played(dre, phase, stages, fetches=False).items():
                 out[name] = {unit: n * times for unit, n in counts.items()}
+                if self.streams > 1 and name in GEMMS:
+                    steps = self.traced(self.plan, [name], self.registers(phase)).steps
+                    rows = [s for s in steps if s.op == Opcode.LOAD and s.beat["target"] == LoadTo.X]
+                    out[name]["rows"] = busy_for(self.core, self.latency, rows)["bytes"] * times
         return out
 
     def placing(self) -> float:
@@ -127,7 +140,12 @@ class PageShare(CoreShare):
 
     def registers(self, phase: str) -> dict[int, int]:
         start = self.start - self.tokens * (phase == EARLY)  # the phase takes the tokens up to the end of a mean
-        given = {int(LEVEL): 0} | self.plan.page_registers(phase, start, WEIGHTS, DEVICE)
+        given = {int(LEVEL): 0}
+        if self.streams > 1:
+            given[Register.STREAM] = INPUTS
+            if phase not in HEADS:
+                given[Register.OUT] = self.plan.rows_at
+        given |= self.plan.page_registers(phase, start, WEIGHTS, DEVICE, given.get(Register.STREAM, 0))
         return super().registers(phase) | given
 
     def retrieved(self, stages: list[str]) -> Iterator[dict[int, int]]:

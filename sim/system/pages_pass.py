@@ -10,6 +10,9 @@ If the cores keep blocks (`kvmu.kept`), a set finds a share of its pages in devi
 
 Pages are chosen by the layer's own queries, and nothing overlaps their fetch. Left out, as there: new entries on their
 way home, against the direction of fetches.
+
+A batch runs the programs of a batch, of as many streams as a product takes at once: more streams take several, each of
+which loads the weights. Rows that cores read together (`system.common`) count once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +22,7 @@ from typing import Self
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, shared_space
+from openvrex.golden.program.shares import divide
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.params import CLOCK
@@ -27,7 +31,7 @@ from openvrex.sim.system.accelerator import assembled, seconds
 from openvrex.sim.system.core_pass import CorePass, Given
 from openvrex.sim.system.dre_demand import joined
 from openvrex.sim.system.home import fetching, near
-from openvrex.sim.system.layer_load import Load
+from openvrex.sim.system.layer_load import Load, most_rows
 from openvrex.sim.system.layer_share import REST, StageShare
 from openvrex.sim.system.page_share import PageShare
 from openvrex.sim.system.platforms import Vrex
@@ -38,6 +42,7 @@ from openvrex.sim.units.retriever_time import copied_entry
 
 STREAM = "world"  # on which the share of kept pages was recorded
 # Stages of the programs by the names that a pass with clusters gives them.
+PRODUCT = ("norm1", "qkv")
 KEYS = ("norm1", "qkv", "keys", "entries", "hash")
 QUERIES = ("queries", "rotary")
 PREDICT = ("ring", "sums", "turn", "rank")
@@ -46,20 +51,20 @@ NEEDED = {"lxe.codes": PageParams.numbers, "wtu.budget": "true"}  # of the hardw
 
 
 class PagesPass(CorePass):
-    """Frames and tokens of one stream under coded pages, which recall all of it. `pages` : their parameters"""
+    """Frames and tokens of streams under coded pages, which recall all of each. `pages` : their parameters"""
 
     own_share = "whose budget is pages.budget"
     beside = 0  # bytes of blocks in device memory
 
     def __init__(self, v: Vrex, pages: PageParams, point: Point):
-        check(point.batch == 1, "batch", point.batch, "must be 1: a pass of pages is one stream's; or take resv")
         v, added = equipped(v)
         super().__init__(v, point)
         self.pages, self.rows = pages, point.rows
         self.most = v.core.dre.kvmu.recent + self.share().entries
         found = [f"{self.found('frame'):.0%} of them kept"] if self.found("frame") else []
         self.note = ", ".join([f"{pages.budget} tokens of pages of {pages.page}", *found, *added])
-        blocks = self.share().home_blocks * point.model.layers * point.model.kv_heads * v.core.dre.kvmu.block_bytes
+        tables = point.batch * point.model.layers * point.model.kv_heads
+        blocks = self.share().home_blocks * tables * v.core.dre.kvmu.block_bytes
         self.near = near(v, self.device_bytes, blocks)
         self.home, self.beside = blocks * (1 - self.near), int(blocks * self.near)
 
@@ -67,12 +72,18 @@ class PagesPass(CorePass):
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
         return cls(v, entry.params, point)
 
-    def share(self, tokens: int = 0) -> PageShare:
-        """Core 0's share of a layer in a pass of so many tokens, those of a frame if not given."""
+    def batches(self, tokens: int) -> list[int]:
+        """Streams of each batch in a pass of so many tokens of each."""
+        at_once = max(1, most_rows(self.v.core) // tokens)
+        many = -(-self.point.batch // at_once)
+        return [len(part) for part in divide(self.point.batch, many)]
+
+    def share(self, tokens: int = 0, streams: int = 1) -> PageShare:
+        """Core 0's share of a layer in a pass of so many tokens of each stream, those of a frame if not given."""
         v, p = self.v, self.point
         own = v.system, p.model.sizes, tokens or p.rows, p.cache, 0.0, v.latency
         found = self.found("text" if tokens == 1 else "frame")
-        return PageShare(*own, pages=self.pages, found=found)
+        return PageShare(*own, pages=self.pages, found=found, streams=streams)
 
     @property
     def whole(self) -> float:
@@ -96,19 +107,24 @@ class PagesPass(CorePass):
         kept : places of pages that have been fetched, if the cores keep blocks
         blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
         """
-        share, m, kvmu = self.share(), self.point.model, self.v.core.dre.kvmu
+        m, kvmu, batch = self.point.model, self.v.core.dre.kvmu, self.point.batch
+        share = self.share(streams=max(self.batches(self.point.rows)))
         plan, s = share.plan, share.shares
-        contexts, each = m.layers * s.groups, s.teams * s.groups * m.layers
+        contexts, each = batch * m.layers * s.groups, s.teams * s.groups * m.layers
         codes, fetched = each * (plan["codes"].size + plan["means"].size), each * plan["behind"].size
         layers = s.teams * plan.apart * m.layers - m.layers * m.layer_bytes
+        # Of further streams: matrices of codes are copies, with what belongs to each.
+        copies = (batch - 1) * (each * plan.context_bytes - codes - fetched)
+        codes, fetched = batch * codes, batch * fetched
+        inputs = batch * plan.input_bytes * s.cores * (batch > 1)
         return {
-            "weights": self.point.device_bytes + layers - codes - fetched,
+            "weights": self.point.device_bytes + layers - (codes + fetched) // batch + copies,
             "tables": s.teams * self.v.core.dre.layout().address(Item.LEVEL, contexts),
             "rings": s.teams * contexts * kvmu.recent * kvmu.entry_bytes,
             "codes": codes,
             "fetched": fetched,
             **({"kept": contexts * s.teams * kvmu.map_sizes().kept_bytes} if kvmu.kept else {}),
-            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size,
+            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size + inputs,
         } | ({"blocks": self.beside} if self.beside else {})
 
     @property
@@ -126,11 +142,23 @@ class PagesPass(CorePass):
         return share.entries, share.layer()
 
     def _pass(self, tokens: int, frame: bool) -> Pass:
-        share, v, m = self.share(tokens), self.v, self.point.model
+        known, p = self.v.core.dre.kvmu.n_ctx, self.point
+        contexts = p.batch * p.model.layers * self.share().shares.groups
+        reason = f"must be at least {contexts}: a core has a context for each stream, layer and table"
+        check(contexts <= known, "n_ctx", known, f"{reason}; take fewer streams")
+
+        def decode(line: Timeline) -> float:
+            return sum(self._batch(line, tokens, streams) for streams in self.batches(tokens))
+
+        return assembled(self.v, replace(self.point, rows=self.point.rows if frame else tokens, frame=frame), decode)
+
+    def _batch(self, line: Timeline, tokens: int, streams: int) -> float:
+        """Enter the layers of a batch; returns the bytes that they fetch over the link."""
+        share, v, m = self.share(tokens, streams), self.v, self.point.model
         stages, placing = share.layer(), share.placing()
         s, k = share.shares, v.core.dre.kvmu
         team = s.members > 1
-        waits = sum(p not in OF_TABLES for p in share.phases) * (s.cores > 1)
+        waits = sum(p not in OF_TABLES or p == "qkv" for p in share.phases) * (s.cores > 1)
         addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
         entries = share.entries * m.kv_heads
         moved = entries * k.home_bytes
@@ -143,44 +171,50 @@ class PagesPass(CorePass):
         )
         ops = {name: 2.0 * tokens * a * b for name, (a, b) in m.matrices.items()}
         of_keys = 1 - m.heads / (m.heads + 2 * m.kv_heads)  # of the product `qkv`
+        together = PRODUCT if streams > 1 else ()
 
-        def decode(line: Timeline) -> float:
-            def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
-                took = read = 0.0
-                for n in (n for n in own if n in stages):
-                    cores = s.teams if n in LEADERS else s.cores
-                    counts = {**stages[n], "bytes": stages[n]["bytes"] * cores}
-                    took, read = took + self.took(counts), read + counts["bytes"]
-                return line.put(layer, name, "LXE", took * part, after, read * part, ops)
+        def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
+            took = read = 0.0
+            for n in (n for n in own if n in stages):
+                cores, once = s.teams if n in LEADERS else s.cores, stages[n].get("rows", 0.0) * v.system.common
+                moved = stages[n]["bytes"] - (once - once / s.in_step(n) if once else 0.0)
+                counts = {**stages[n], "bytes": moved * cores}
+                took, read = took + self.took(counts), read + counts["bytes"]
+            return line.put(layer, name, "LXE", took * part, after, read * part, ops)
 
-            for layer in range(m.layers):
-                line.put(layer, "gap", "LXE", v.gap)
-                hashed = lxe(layer, "qkv", KEYS, 0.0, ops["qkv"] * of_keys)
-                lxe(layer, "code", ("code",))
-                placed = line.put(layer, "cluster", "DRE", placing / CLOCK, hashed, keys.bytes * m.kv_heads)
-                asked = lxe(layer, "qkv", QUERIES, 0.0, ops["qkv"] * (1 - of_keys))
-                each = 1 / s.groups
-                for _ in range(s.groups):
-                    asked = lxe(
-                        layer, "predict", PREDICT if team else ("resident", *PREDICT), max(asked, placed), 0.0, each
-                    )
-                    chosen = lxe(layer, "select", ("select",), asked, 0.0, each)
-                    line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
-                    came = chosen
-                    if entries:
-                        took = max(fetching(v, moved * each, addr, size, near), copied)
-                        came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + near + 2 * kept))
-                    if team:
-                        lxe(layer, "attention", ("resident",), chosen)
-                    macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
-                    asked = lxe(layer, "attention", ATTENTION, came, macs, each)
-                for name, own in REST.items():
-                    lxe(layer, name, own, 0.0, ops[name])
-                    if name == "out":
-                        line.put(layer, "barriers", "LXE", seconds(v, [StageShare(Load(), 0, waits)]))
-            return moved * m.layers * (1 - near)
+        def stream(layer: int) -> None:
+            """What runs stream by stream."""
+            own = ops["qkv"] * (not together)
+            hashed = lxe(layer, "qkv", [n for n in KEYS if n not in together], 0.0, own * of_keys)
+            lxe(layer, "code", ("code",))
+            placed = line.put(layer, "cluster", "DRE", placing / CLOCK, hashed, keys.bytes * m.kv_heads)
+            asked = lxe(layer, "qkv", QUERIES, 0.0, own * (1 - of_keys))
+            each = 1 / s.groups
+            for _ in range(s.groups):
+                predict = PREDICT if team else ("resident", *PREDICT)
+                asked = lxe(layer, "predict", predict, max(asked, placed), 0.0, each)
+                chosen = lxe(layer, "select", ("select",), asked, 0.0, each)
+                line.put(layer, "select", "DRE", chosen - asked, asked, row.bytes * m.kv_heads * each)
+                came = chosen
+                if entries:
+                    took = max(fetching(v, moved * each, addr, size, near), copied)
+                    came = line.put(layer, "fetch", "link", took, chosen, moved * each * (1 + near + 2 * kept))
+                if team:
+                    lxe(layer, "attention", ("resident",), chosen)
+                macs = 2.0 * m.attention_macs(tokens, share.entries + k.recent) * each
+                asked = lxe(layer, "attention", ATTENTION, came, macs, each)
 
-        return assembled(v, replace(self.point, rows=1 if frame else tokens, frame=frame), decode)
+        for layer in range(m.layers):
+            line.put(layer, "gap", "LXE", v.gap)
+            if together:
+                lxe(layer, "qkv", together, 0.0, streams * ops["qkv"])
+            for _ in range(streams):
+                stream(layer)
+            for name, own in REST.items():
+                lxe(layer, name, own, 0.0, streams * ops[name])
+                if name == "out":
+                    line.put(layer, "barriers", "LXE", seconds(v, [StageShare(Load(), 0, waits)]))
+        return moved * m.layers * streams * (1 - near)
 
 
 def equipped(v: Vrex) -> tuple[Vrex, list[str]]:

@@ -40,9 +40,9 @@ UNITS = ("dpe", "vpe", "load", "store", "reads", "writes")
 COUNTS = ("cycles", *UNITS, "bytes")  # of a stage
 BURSTS = {"load": "reads", "store": "writes"}
 LONGEST = 10_000_000  # steps of a program
-# Addresses far apart, so that no burst is cut because of another array: the core's and its team's work, weights, rings
-# and blocks.
-WORK, TEAM, WEIGHTS, DEVICE, HOME = (1 << n for n in (30, 32, 34, 37, 38))
+# Addresses far apart, so that no burst is cut because of another array: the core's and its team's work, a stream's
+# inputs, weights, rings and blocks.
+WORK, TEAM, INPUTS, WEIGHTS, DEVICE, HOME = (1 << n for n in (30, 32, 33, 34, 37, 38))
 USES_DRE = (StoreTo.HASH, StoreTo.SCORE)
 DRE_STAGES = {"hash", "cluster", "select"}
 

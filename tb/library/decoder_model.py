@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -63,12 +64,14 @@ def decoder_host(
     f: ReSVParams | None = None,
     pages: PageParams | None = None,
     vision: EncoderHost | None = None,
+    streams: int = 1,
 ) -> ModelHost:
     """A golden core with all loaded layers of a decoder, for streams of up to `total` tokens.
 
     f : parameters of the retrieval, those of the hardware if not given; sinks are none, as the prompt is clustered
     pages : retrieve coded pages instead of clusters of similar keys
     vision : encodes pictures on the same core
+    streams : most streams of a batch
 
     On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file.
 
@@ -76,12 +79,12 @@ def decoder_host(
     """
     f, k, h = replace(f or p.dre.function(), sinks=0), p.dre.kvmu, decoder.head_size
     check(k.entry_bytes == 4 * h, "entry_bytes", k.entry_bytes, f"must be {4 * h}, keys and values of a KV head")
-    contexts = len(decoder.layers) * decoder.kv_heads
+    contexts = streams * len(decoder.layers) * decoder.kv_heads
     blocks = max(1, blocks_needed(total, k.clusters, k.block_slots, contexts))
     if pages:
         f, most = replace(f, th_hd=1, centre=False), k.clusters * pages.page
         check(total <= most, "clusters", k.clusters, f"must be at least {-(-total // pages.page)}, pages of the stream")
-    reason = f"must be at least {blocks} for {total} tokens"
+    reason = f"must be at least {blocks} for {total} tokens" + f" of {streams} streams" * (streams > 1)
     check(blocks <= k.blocks, "blocks", k.blocks, reason)
     layers, packing = decoder.held(p.lxe.weights)
     matrices: Sequence[np.ndarray | KeyMatrices] = [
@@ -96,4 +99,5 @@ def decoder_host(
     shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)
     sizes = p.dre.sizes(blocks)
     retrieval = RetrievalShape.of(sizes, f.centre, pages=pages)
-    return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, end=decoder.end, vision=vision)
+    how: dict[str, Any] = {"end": decoder.end, "vision": vision, "streams": streams}
+    return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, **how)

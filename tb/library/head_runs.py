@@ -46,4 +46,4 @@ class HeadRun(PlanRun):
     @property
     def token(self) -> float:
         """The token that was chosen."""
-        return float(self.get("next")[0, 0])
+        return float(self.get("next")[0, 0, 0])

@@ -9,8 +9,8 @@ import numpy as np
 from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
-from openvrex.golden.program.model_host import HEAD, VISION, ModelHost, ModelStep, Part, Picture
-from openvrex.golden.program.share_plan import OF_TABLES
+from openvrex.golden.program.model_host import HEAD, NORMED, VISION, ModelHost, ModelStep, Part, Picture
+from openvrex.golden.program.share_plan import JOINT, OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.page_watch import PageWatch
@@ -24,7 +24,7 @@ class StepPass:
 
     Its facts: `of`, the number of the pass of the stream · part, tokens, layer, phase, group of the step
     (`golden.program.model_host.ModelStep`) · `entries` that an attention has fetched, `clusters` of its table then ·
-    `token` that a head has chosen, with its `probability`
+    `said` of a head: of each row its stream, the token that was chosen, and its probability
     """
 
     stream: "ModelStream"
@@ -38,7 +38,8 @@ class StepPass:
             layer = [f"layer {s.seen.layer}"] * (s.seen.layer is not None)
             return ", ".join([f"pass {s.number}", s.phase, *layer, *s.seen.stages])
         parts = [f"pass {s.number}"] + [f"layer {s.layer}"] * (s.layer is not None) + [s.phase]
-        return ", ".join(parts + [f"KV head {s.group}"] * (s.phase in OF_TABLES))
+        own = [f"stream {s.stream}"] * (s.batch > 0 and s.phase not in (*JOINT, HEAD))
+        return ", ".join(parts + own + [f"KV head {s.group}"] * (s.phase in OF_TABLES))
 
     @property
     def program(self) -> Sequence[Instruction]:
@@ -62,14 +63,16 @@ class StepPass:
     def facts(self, result: Result) -> dict[str, Any]:
         """Figures of the step after `run`."""
         h, s = self.stream.host, self.step
-        out = {"of": s.number, "part": s.part, "tokens": s.tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
+        tokens = s.batch if s.phase in JOINT and s.batch else s.tokens
+        out = {"of": s.number, "part": s.part, "tokens": tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
         if s.phase == "attention":
             core = h.system.cores[0]
             level = core.dre.level(s.registers[Register.CONTEXT])
             return out | {"entries": core.registers[Register.ENTRIES], "clusters": level}
         if s.phase != HEAD:
             return out
-        return out | {"token": h.chosen(), "probability": likeliest(h.logits())[1]}
+        rows = enumerate(s.rows)
+        return out | {"said": [[n, h.chosen(row), likeliest(h.logits(row))[1]] for row, n in rows]}
 
     def places(self) -> list[Place]:
         """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
@@ -82,29 +85,32 @@ class StepPass:
                 (a, h.head_address(a.name)) for space in (h.head.weights, h.head.work) for a in space.arrays.values()
             ]
         else:
-            system, plan = h.of(s.tokens), h.of(s.tokens).plans[0][s.layer]
-            own = [(a, system.address(0, a, s.layer, s.group)) for a in plan.arrays.values()]
+            system = h.of(s.tokens, s.batch)
+            at = s.layer, s.group, s.stream, s.first, s.phase
+            own = [(a, system.address(0, a, *at)) for a in system.plans[0][s.layer].arrays.values()]
         places = [Place(a.name, at, a.shape, a.dtype) for a, at in own]
         return [*places, *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions)]
 
 
 class ModelStream:
-    """Parts of a stream, and generated tokens behind them, on a host of a whole decoder.
+    """Parts of streams, and generated tokens behind them, on a host of a whole decoder.
 
-    parts, generate : as for `ModelHost.stream`
+    streams, generate : as for `ModelHost.batch`
     watch : follows the steps, if there is one
 
-    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.tokens` then has the generated tokens,
-    `outputs` the hidden states of each pass behind the last layer by its number, FP32 [tokens, width], and of each
-    picture its embeddings.
+    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.said` then has the generated tokens,
+    `outputs` of each stream the hidden states of each pass behind the last layer by its number, FP32 [tokens, width],
+    and of each picture its embeddings.
     """
 
-    def __init__(self, host: ModelHost, parts: Sequence[Part], generate: int, watch: PageWatch | None = None):
-        self.host, self.parts, self.generate = host, parts, generate
+    def __init__(
+        self, host: ModelHost, streams: Sequence[Sequence[Part]], generate: int, watch: PageWatch | None = None
+    ):
+        self.host, self.streams, self.generate = host, streams, generate
         self.core = host.system.cores[0]
-        self.outputs: dict[int, np.ndarray] = {}
+        self.outputs: list[dict[int, np.ndarray]] = [{} for _ in host.said]
         self.watch, self.disagreements = watch, list[str]()  # what it has found
-        self._stages: dict[tuple[int, tuple[str, ...]], list[str]] = {}  # by number of tokens, phase, encoder's stages
+        self._stages: dict[tuple, list[str]] = {}  # by tokens, batch, rows of the head, phase, encoder's stages
 
     @property
     def ports(self) -> dict[str, int]:
@@ -116,39 +122,46 @@ class ModelStream:
     def __iter__(self) -> Iterator[StepPass]:
         h = self.host
         last = len(h.weights.layers) - 1, list(h.system.steps())[-1][0]
-        for step in h.stream(self.parts, self.generate):
+        passing: dict[int, ModelStep] = {}  # a step of each stream in the pass
+        for step in h.batch(self.streams, self.generate):
             yield StepPass(self, step)
             h.ran(step)
+            if step.layer is not None:
+                passing[step.stream] = step
             if self.watch:
                 self.disagreements += self.watch.take(step)
             if (step.layer, step.phase) == last:
-                self.outputs[step.number] = h.hidden(step.tokens).copy()
+                for n, one in passing.items():
+                    self.outputs[n][step.number] = h.hidden(one.tokens, one.batch, one.first).copy()
+                passing = {}
             elif h.vision and step.seen and step.seen.stages[-1] == h.vision.plans[0].names[-1]:
-                self.outputs[step.number] = h.vision.embeddings.copy()
+                self.outputs[step.stream][step.number] = h.vision.embeddings.copy()
 
-    def errors(self, given: Sequence[np.ndarray], full: Sequence[np.ndarray]) -> dict[int, float]:
-        """Distance of the outputs of each given pass from those in FP32, relative to their length, by its number.
+    def errors(self, stream: int, given: Sequence[np.ndarray], full: Sequence[np.ndarray]) -> dict[int, float]:
+        """Distance of the outputs of a stream's given passes from those in FP32, relative to their length, by number.
 
         given : embeddings of each part in FP32, [tokens, width] · full : its hidden states behind full attention
         """
         most, wanted = self.host.shape.tokens, list[np.ndarray]()
-        for part, x, y in zip(self.parts, given, full, strict=True):
+        for part, x, y in zip(self.streams[stream], given, full, strict=True):
             wanted += [x] * isinstance(part, Picture)
             wanted += [y[i : i + most] for i in range(0, len(y), most)]
-        numbers = zip(self.outputs.items(), wanted, strict=False)  # generated tokens follow
+        numbers = zip(self.outputs[stream].items(), wanted, strict=False)  # generated tokens follow
         return {n: float(np.linalg.norm(got - want) / np.linalg.norm(want)) for (n, got), want in numbers}
 
     def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""
-        key = step.tokens, (step.phase, *(step.seen.stages if step.seen else ()))
+        key = step.tokens, step.batch, step.rows, (step.phase, *(step.seen.stages if step.seen else ()))
         if key not in self._stages:
-            plan: Plan = self.host.head
+            plan: Plan = self.host.head_of(max(1, len(step.rows)))
             own = [stage.name for stage in plan.stages]
+            if len(step.rows) > 1:
+                own = own[:1] if step.phase == NORMED else own[1:]
             if step.seen:
                 assert self.host.vision
                 plan, own = self.host.vision.plans[0], list(step.seen.stages)
             elif step.layer is not None:
-                plan = share = self.host.of(step.tokens).plans[0][step.layer]
+                plan = share = self.host.of(step.tokens, step.batch).plans[0][step.layer]
                 own = [stage.name for stage in share.stages if stage.name in share.phases[step.phase]]
             names = [stage.name for stage in plan.stages]
             of = f"{VISION} " if step.seen else ""

@@ -12,6 +12,8 @@ from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, residen
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.golden.retrieval.scores import scores
 
+Where = tuple[int, int, int]  # layer, KV head, stream
+
 
 class PageWatch:
     """Follows the stream of a host, step by step: keys and queries are those of the core, all else is defined anew.
@@ -22,15 +24,15 @@ class PageWatch:
 
     def __init__(self, host: ModelHost, params: PageParams):
         self.host, self.params = host, params
-        self.keys: dict[tuple[int, int], CodedKeys] = {}
-        self.entries: dict[tuple[int, int], np.ndarray] = {}
+        self.keys: dict[Where, CodedKeys] = {}
+        self.entries: dict[Where, np.ndarray] = {}
         self.events: Counter[str] = Counter()
 
     def take(self, step: ModelStep) -> list[str]:
         """What differs after a step that has been run: scores of pages, and entries behind the ring."""
         if step.layer is None or step.phase != "attention":
             return []
-        system, where = self.host.of(step.tokens), (step.layer, step.group)
+        system, where = self.host.of(step.tokens, step.batch), (step.layer, step.group, step.stream)
         plan, own = system.plans[0][step.layer], self._append(step)
         s = plan.shape
 
@@ -74,7 +76,7 @@ class PageWatch:
     def _append(self, step: ModelStep) -> CodedKeys:
         """Take the entries of the pass from the ring."""
         assert step.layer is not None
-        system, where = self.host.of(step.tokens), (step.layer, step.group)
+        system, where = self.host.of(step.tokens, step.batch), (step.layer, step.group, step.stream)
         plan = system.plans[0][step.layer]
         s, group = plan.shape, slice(step.group, step.group + 1)
         if where not in self.keys:

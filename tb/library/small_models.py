@@ -61,12 +61,14 @@ def host(
     end: int | None = None,
     blocks: int = 0,
     vision: EncoderHost | None = None,
+    streams: int = 1,
     **more,
 ) -> ModelHost:
     """A golden core with the decoder, and with an encoder if one is given. `more` are parameters of the retrieval."""
     p = p or params()
     f, sizes = function(p, **more), p.dre.sizes(blocks)
-    return ModelHost(SHAPE, p.lxe_format(), RetrievalShape.of(sizes, f.centre), own, f, sizes, end=end, vision=vision)
+    retrieval, how = RetrievalShape.of(sizes, f.centre), {"end": end, "vision": vision, "streams": streams}
+    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, **how)
 
 
 def vision() -> EncoderHost:
@@ -83,12 +85,14 @@ def page_model(seed: int) -> Weights:
     return replace(model(seed), matrices=matrices)
 
 
-def page_host(own: Weights, pages: PageParams = PAGE, more: tuple[str, ...] = ()) -> ModelHost:
+def page_host(
+    own: Weights, pages: PageParams = PAGE, more: tuple[str, ...] = (), streams: int = 1, end: int | None = None
+) -> ModelHost:
     """A golden core with the decoder, which retrieves coded pages. `more` assignments to the core's parameters"""
     p = params(*CODES, *more)
     f, sizes = function(p, th_hd=1, centre=False), p.dre.sizes()
     retrieval = RetrievalShape.of(sizes, False, pages=pages)
-    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes)
+    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, end=end, streams=streams)
 
 
 def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:

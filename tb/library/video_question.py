@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -55,20 +54,25 @@ class VideoQuestion:
             return list(video.frames(encoded, self.frames, None, vision.IMAGE))
 
     def watch(
-        self, pictures: list[np.ndarray], decoder: Decoder, progress: Callable[[int], None] = lambda done: None
+        self,
+        pictures: list[np.ndarray],
+        decoder: Decoder,
+        progress: Callable[[int], None] = lambda done: None,
+        projector: vision.Projector | None = None,
     ) -> "Watched":
         """Encode prompt, frames and question in FP32.
 
-        The projector between the vision encoder and the decoder is fitted, not trained (`golden.inputs.vision`).
+        projector : between the vision encoder and the decoder; if not given it is fitted to these frames, not trained
+            (`golden.inputs.vision`)
         """
-        encoder, projector = vision.VisionEncoder(), None
+        encoder = vision.VisionEncoder()
         seen = []
         for picture in pictures:
             seen.append(vision.pool(encoder(picture), self.tokens))
             progress(len(seen))
         shown: list[np.ndarray] = []
         if seen:
-            projector = vision.Projector.fit(np.concatenate(list(islice(seen, FIT))), decoder.embeddings)
+            projector = projector or vision.Projector.fit(np.concatenate(seen[:FIT]), decoder.embeddings)
             shown = [projector(x).astype(np.float32) for x in seen]
         end = "\n" + self.question + TURN
         return Watched(encoder, projector, [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)])

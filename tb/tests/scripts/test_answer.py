@@ -66,7 +66,7 @@ def small(monkeypatch):
     own = small_models.model(1)
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
-    host = lambda decoder, p, total, tokens, pages, vision: small_models.host(own, vision=vision)  # noqa: E731
+    host = lambda decoder, p, *_, pages, vision, streams: small_models.host(own, p, vision=vision, streams=streams)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     # The DPE alone: the other tests of small cores follow its chunks too, so that they share a simulator.
     dpe, *_ = stage_log.units(small_models.params())
@@ -74,7 +74,7 @@ def small(monkeypatch):
     monkeypatch.setattr(run_options, "WORKERS", 1)
     monkeypatch.setattr(VideoQuestion, "pictures", lambda self: [np.zeros((4, 4, 3), np.uint8)] * self.frames)
     watched = Watched(SmallEncoder(), Projector(*np.zeros((3, 1, 1))), given_parts(own))
-    monkeypatch.setattr(VideoQuestion, "watch", lambda self, pictures, decoder, told: watched)
+    monkeypatch.setattr(VideoQuestion, "watch", lambda self, *_: watched)
     return own
 
 
@@ -92,9 +92,10 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     result = json.loads(got.stdout)
     assert not result["differences"]
     tokens = [token for token, _ in answer(Small(2, 16), given_parts(small), 2)]
-    assert result["full"] == [f"<{token}>" for token in tokens]
-    assert len(result["text"]) == len(result["probabilities"]) == 2
-    assert all(0 < x <= 1 for x in result["probabilities"])
+    [told] = result["answers"]
+    assert told["full"] == [f"<{token}>" for token in tokens]
+    assert len(told["text"]) == len(told["probabilities"]) == 2
+    assert all(0 < x <= 1 for x in told["probabilities"])
     made = [-(-n // small_models.SHAPE.tokens) for n in SIZES]
     assert [one["part"] for one in result["passes"]] == [part for part, n in enumerate([*made, 1]) for _ in range(n)]
     assert sum(one["tokens"] for one in result["passes"]) == sum(SIZES) + 1
@@ -137,12 +138,37 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     ], some.output
 
 
+def test_two_videos_at_once_are_told_what_each_is_told_alone(small, monkeypatch, tmp_path):
+    """Every step equals golden, text and probabilities those of each video alone; weights are loaded for both."""
+    given = {"world": SIZES, "globe": [3, 2, 4]}
+    parts = {clip: small_models.parts(small, sizes, seed) for seed, (clip, sizes) in enumerate(given.items())}
+    monkeypatch.setattr(answer_command, "core", lambda more: small_models.params("n_ctx=8", "blocks=256"))
+    watched = lambda self, *_: Watched(SmallEncoder(), None, parts[self.clip])  # noqa: E731
+    monkeypatch.setattr(VideoQuestion, "watch", watched)
+    words = ("--policy", "resv", "--encoder", "numpy", "--frames", 1, "--generate", 2, "--json")
+    runs = {}
+    for clips in (["world"], ["globe"], ["world", "globe"]):
+        got = vrex(*clips, *words, "-o", tmp_path / "-".join(clips))
+        assert got.exit_code == 0, got.output
+        runs["-".join(clips)] = result = json.loads(got.stdout)
+        assert not result["differences"]
+        assert all(one["cycles"] == one["predicted"] for one in result["passes"])
+        assert [one["clip"] for one in result["answers"]] == clips
+    both = runs["world-globe"]
+    assert both["answers"] == [*runs["world"]["answers"], *runs["globe"]["answers"]]
+    alone = [sum(one["loaded"] for one in runs[clip]["passes"]) for clip in given]
+    assert max(alone) < sum(one["loaded"] for one in both["passes"]) < 0.8 * sum(alone)
+    page = (tmp_path / "world-globe" / "report.html").read_text()
+    assert not faults(page)
+    assert "Generated text behind globe" in page
+
+
 @pytest.mark.parametrize("more", [(), ("block_slots=2", "kept=2")])
 def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
     """Also on a core that keeps blocks in device memory: some are found there, and some given up."""
     own = small_models.page_model(1)
     monkeypatch.setattr(answer_command, "core", lambda _: small_models.params(*small_models.CODES, *more))
-    host = lambda decoder, p, total, tokens, pages, vision: small_models.page_host(own, pages, more)  # noqa: E731
+    host = lambda decoder, p, *_, pages, vision, streams: small_models.page_host(own, pages, more)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
     words += ("-p", "pages.mean=4", "--encoder", "numpy")

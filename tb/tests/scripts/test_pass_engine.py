@@ -149,7 +149,7 @@ def model_stream() -> ModelStream:
     own, vision = small_models.model(1, tied=False), small_models.vision()
     h = small_models.host(own, vision=vision)
     prompt, frame, question = small_models.parts(own, [4, 3, 2])
-    return ModelStream(h, [prompt, frame, Picture(patches(vision.shape, 2)), question], 2)
+    return ModelStream(h, [[prompt, frame, Picture(patches(vision.shape, 2)), question]], 2)
 
 
 def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
@@ -176,7 +176,8 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     assert {"vision embed", "vision attend", "vision pool"} <= {stage for one in seen for stage in one["stages"]}
     assert not [line for one in records for line in one["differences"]]
     assert {one["status"] for one in records} == {Status.DONE.name}
-    assert [one["token"] for one in records if one["phase"] == "head"] == stream.host.tokens == want.host.tokens
+    said = [token for one in records if one["phase"] == "head" for _, token, _ in one["said"]]
+    assert said == stream.host.tokens == want.host.tokens
     assert sum(one.get("entries", 0) for one in records) > 10
     assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
     assert len({one["name"] for one in records}) == len(records)
@@ -189,7 +190,7 @@ def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
     """
     own, p = small_models.page_model(3), small_models.params(*small_models.CODES)
     h = small_models.page_host(own)
-    stream = ModelStream(h, small_models.parts(own, [4, 3, 3, 3, 2]), 2)
+    stream = ModelStream(h, [small_models.parts(own, [4, 3, 3, 3, 2])], 2)
     simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
     records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
     assert not [line for one in records for line in one["differences"]]
@@ -200,6 +201,26 @@ def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
     fetched = [one["entries"] for one in records if one["phase"] == "attention"]
     assert {0, 6} <= set(fetched)
     assert set(fetched) & {1, 3, 5}
+
+
+@pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
+def test_a_batch_equals_golden(pages, tmp_path, client):
+    """Two streams whose products run together, each step after a reset; every store, all memory and every cycle."""
+    more = ("n_ctx=8", "blocks=256", *(small_models.CODES if pages else ()))
+    own, p = (small_models.page_model if pages else small_models.model)(3), small_models.params(*more)
+    h = small_models.page_host(own, more=more, streams=2) if pages else small_models.host(own, p, streams=2)
+    given = [small_models.parts(own, sizes, seed) for seed, sizes in enumerate(([3, 3, 3, 3], [3, 3, 2, 3, 3]))]
+    stream = ModelStream(h, given, 2)
+    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
+    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
+    assert not [line for one in records for line in one["differences"]]
+    assert {one["status"] for one in records} == {Status.DONE.name}
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    assert len({one["name"] for one in records}) == len(records)
+    assert [len(x) for x in stream.outputs] == [5, 6]
+    said = [(n, token) for one in records for n, token, _ in one.get("said", ())]
+    assert [[token for n, token in said if n == k] for k in range(2)] == [x.tokens for x in h.said]
+    assert all(sum(one.get("entries", 0) for one in records if f"stream {k}" in one["name"]) > 10 for k in range(2))
 
 
 @pytest.mark.parametrize(("golden", "rtl"), [(3, 0), (FRAMES * LAYERS, 3)])

@@ -89,7 +89,7 @@ STATED = {
     "mosaic_pass": {256},
     "mosaic_share": set(),
     "passes": {30},
-    "share_cycles": {30, 32, 34, 37, 38, 7, 10_000_000},
+    "share_cycles": {30, 32, 33, 34, 37, 38, 7, 10_000_000},
     "window_demand": {16, 32},
     "window_pass": set(),
     "window_share": set(),

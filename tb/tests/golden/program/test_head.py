@@ -27,7 +27,7 @@ def test_argmax_of_corners(size):
         run.put_logits(logits)
         run.run("argmax")
         assert run.token == np.argmax(logits)
-        token, top = run.get("next")
+        token, top = run.get("next")[0]
         assert (token == run.token).all()
         assert (top == logits.max()).all()
 

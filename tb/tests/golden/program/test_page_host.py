@@ -220,7 +220,7 @@ def test_a_team_chooses_what_a_core_alone_chooses(cores, members, pages):
                 a, b = (x[0, :pages_old].view(np.uint32) for x in arrays["ranks"])
                 np.testing.assert_array_equal(a, b)
                 scored = max(scored, pages_old)
-            count = other.fetched[leader, 0, 0]
+            count = other.fetched[0, leader, 0, 0]
             a, b = (x[:count].view(np.uint16) for x in arrays["behind"])
             np.testing.assert_array_equal(a, b)
             seen += count

@@ -305,3 +305,25 @@ def test_weights_of_a_layer_alone_lie_in_the_order_of_the_gemms():
     plan = LayerPlan(WHOLE, preset("tiny").core.lxe_format())
     places = [plan[f"{name}_weight"].offset for name in GEMMS]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("cores", "name", "size"),
+    [
+        (8, "qkv", 8),
+        (8, "gate_up", 8),
+        (8, "down", 8),
+        (48, "qkv", 16),
+        (48, "gate_up", 16),  # 448 tiles: 16 cores have one more
+        (48, "down", 1),  # adjacent cores have other parts of the sums
+        (1, "output", 1),
+    ],
+)
+def test_cores_that_read_rows_together(cores, name, size):
+    """Groups of adjacent cores with as many tiles of the same sums, in a batch of Llama-3 8B."""
+    whole = LayerShape(width=4096, heads=32, kv_heads=8, head_size=128, ffn=14336, tokens=10)
+    shares = Shares(whole, 64, cores, 1, 40)
+    assert shares.in_step(name) == size
+    own = [shares.product(name, core) for core in range(cores)]
+    for first in range(0, cores, size):
+        assert len({(len(p.tiles), p.words) for p in own[first : first + size]}) == 1

@@ -1,5 +1,6 @@
 """A whole decoder on the RTL of a core: every byte of memory equals golden after each step of a stream."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -91,6 +92,30 @@ def test_a_stream_of_pages_equals_golden():
     assert coded == tables * (h.length // PAGE.mean)
     assert perf["dre.hcu.opened"] == tables * -(-h.length // PAGE.page)
     assert perf["dre.cluster_set.sets"] == len(fetched)
+
+
+@pytest.mark.nightly  # short form: test_pass_engine.py, without stalls
+@pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
+def test_a_batch_equals_golden(pages):
+    """Two streams of other lengths whose products run together: prompts, frames, two tokens of each."""
+    more = ("n_ctx=8", "blocks=256", "lxe.i_depth=1024")
+    own = page_model(1) if pages else model(1, tied=False)
+    h = page_host(own, PAGE, more, 2) if pages else host(own, params(*more), streams=2)
+    script = Script(h.memory, [r.name for r in h.memory.regions])
+    fetched, streams = Counter[int](), Counter[str]()
+    for step in h.batch([parts(own, [4, 3, 3, 3, 2]), parts(own, [3, 3, 3, 2], 1)], GENERATED):
+        script.add(step.program, step.registers)
+        h.run(step)
+        script.expect()
+        streams[step.phase] += 1
+        if step.phase == "attention":
+            fetched[step.stream] += h.system.cores[0].registers[Register.ENTRIES]
+    ran, after = script.play(emit("core", params(*(CODES if pages else ()), *more)), ModelStream(h, [], 0).ports, 0.1)
+    assert not script.differences(ran, after)
+    assert fetched[0] > 20 < fetched[1]
+    passes = 7, 5  # of the streams
+    assert streams["attention"] == sum(passes) * LAYERS * SHAPE.kv_heads
+    assert streams["ffn"] == max(passes) * LAYERS
 
 
 def test_layers_of_4_bit_weights_equal_golden():

@@ -13,11 +13,11 @@ import pytest
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.program.bus_memory import Region
 from openvrex.golden.program.core_compiler import RetrievalShape
-from openvrex.golden.program.isa import Status, encode
+from openvrex.golden.program.isa import LoadTo, Opcode, Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register
-from openvrex.golden.program.share_plan import OF_TABLES
-from openvrex.golden.program.system_host import SystemHost
+from openvrex.golden.program.share_plan import OF_TABLES, together
+from openvrex.golden.program.system_host import BatchPart, SystemHost, batch_steps
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
@@ -40,14 +40,14 @@ CORES = 2
 
 
 @cache
-def system(cores: int = CORES, sizes: tuple[str, ...] = ()) -> SystemParams:
-    return SystemParams(params([*SIZES, *sizes]), cores)
+def system(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False) -> SystemParams:
+    return SystemParams(params([*SIZES, *sizes]), cores, common)
 
 
 @cache
-def emitted(cores: int = CORES, sizes: tuple[str, ...] = ()) -> Emitted:
+def emitted(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False) -> Emitted:
     """The system; its core is built once, as a library, in half the time of all in one piece."""
-    e = emit("system", system(cores, sizes))
+    e = emit("system", system(cores, sizes, common))
     return replace(e, manifest=e.manifest | {"leaves": {"system_core": 8}})  # so often that the runner makes it one
 
 
@@ -61,13 +61,15 @@ PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "hcu.newest=true", "clusters=64", "counts=64")
 
 
-def page_host(rng: np.random.Generator, shape: LayerShape, cores: int) -> SystemHost:
+def page_host(
+    rng: np.random.Generator, shape: LayerShape, cores: int, sizes: tuple[str, ...] = (), **more: int
+) -> SystemHost:
     """A layer that retrieves coded pages."""
-    core = system(cores, CODES).core
+    core = system(cores, (*CODES, *sizes)).core
     function, engine = replace(core.dre.function(), th_hd=1, centre=False), core.dre.sizes()
     matrices = to_bf16(rng.normal(size=(2, shape.kv_heads, PAGE.numbers, shape.head_size)) / 2)
     own = RetrievalShape.of(engine, False, pages=PAGE), [weights(shape, rng)], [KeyMatrices(*matrices)]
-    return SystemHost(shape, core.lxe_format(), *own, function, engine, cores=cores)
+    return SystemHost(shape, core.lxe_format(), *own, function, engine, cores=cores, **more)
 
 
 def host(
@@ -94,6 +96,8 @@ class Script:
 
     host: SystemHost
     sizes: tuple[str, ...] = ()  # beside SIZES
+    common: bool = False  # whether the system has `common`
+    rows: int = 0  # beats of rows that two cores read together
     programs: list[list[str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the phases
     phases: list[dict] = field(default_factory=list)
@@ -103,12 +107,22 @@ class Script:
     def __post_init__(self):
         self.first = self.before = image(self.host.memory)
 
-    def add(self, phase: str, layer: int = 0, group: int = 0, cores=None, errors=(), failing=()) -> None:
-        """A phase on some cores, all if not given, for one table of each.
+    def add(
+        self,
+        phase: str,
+        layer: int = 0,
+        group: int = 0,
+        cores=None,
+        errors=(),
+        failing=(),
+        part: BatchPart | None = None,
+    ) -> None:
+        """A phase on some cores, all if not given, for one table of each, and in a batch for one stream.
 
         The host writes before it what has changed since the last one. Golden runs the cores that do not fail.
         """
-        h, starts, now = self.host, [], image(self.host.memory)
+        h, starts, now = part.host if part else self.host, [], image(self.host.memory)
+        where = {"stream": part.stream, "first": part.first} if part else {}
         if not self.phases:
             self.first = self.before = now
         writes = []
@@ -119,12 +133,19 @@ class Script:
             words = [f"{encode(i):x}" for i in h.program(core, phase, layer)]
             if words not in self.programs:
                 self.programs.append(words)
-            starts.append([core, self.programs.index(words), h.registers(core, layer, group, phase)])
+            starts.append([core, self.programs.index(words), h.registers(core, layer, group, phase, **where)])
         self.names.append(phase)
         self.phases.append({"starts": starts, "writes": writes, "errors": list(errors)})
+        if self.common:
+            low, high = (at // 4096 for at in together(h.shares))
+            log2 = h.in_step(phase).bit_length() - 1
+            self.phases[-1]["inputs"] = {"common_log2": log2, "common_base": low, "common_limit": high}
         for core in cores:
             if core not in failing:
-                h.step(core, phase, layer, group)
+                result = h.step(core, phase, layer, group, **where)
+                if core == 1 and h.in_step(phase) == CORES:
+                    loads = (i for i in result.issues if i.op == Opcode.LOAD and i["target"] == LoadTo.X)
+                    self.rows += sum(i["rows"] * i["words"] for i in loads)
             if phase == "cluster":  # its HALT waits for the FETCH
                 self.coming = []
             elif phase == "guess":
@@ -153,12 +174,12 @@ class Script:
             "programs": self.programs,
             "phases": self.phases,
             "memory": memory,
-            "common": False,
+            "common": self.common,
         }
         config |= {"latency": latency, "pause": pause, "cut_at": cut_at, "limit": 200_000}
         bases = {"device_base": h.device_bases, "home_base": h.home_bases, "table_base": h.table_bases}
         config |= {"ports": each | bases | {"blocks": [h.blocks] * cores, "contexts": [h.contexts] * cores}}
-        unit = emitted(cores, self.sizes)
+        unit = emitted(cores, self.sizes, self.common)
         config |= {"counters": len(unit.manifest["core_counters"])}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -267,6 +288,32 @@ def test_packed_homes_equal_golden(record_property):
     record_property("entries packed, fetched by core", f"{moves}, {np.sum(fetched, axis=0).tolist()}")
     assert min(moves) > 0
     assert min(np.sum(fetched, axis=0)) > 0
+
+
+@pytest.mark.nightly  # short form: test_pass_engine.py, of one core
+@pytest.mark.parametrize("shape", [SHAPE, TEAM], ids=["alone", "team"])
+def test_a_batch_equals_golden(shape):
+    """Two streams, whose rows the cores read together: bytes with and without it, and each beat that it saves."""
+    more, rng = ("n_ctx=8", "x_depth=256"), np.random.default_rng(5)
+    h = page_host(rng, shape, CORES, more, streams=2, batch=2 * shape.tokens)
+    script, fetched = Script(h, (*CODES, *more), True), Counter[int]()
+    for k in range(6):
+        parts = [BatchPart(h.of(shape.tokens, 2 * shape.tokens), n, n * shape.tokens) for n in range(2)]
+        for view, n, first in parts:
+            view.begin(*inputs(rng, k, shape), n, first)
+        for part, phase, group in batch_steps(parts):
+            script.add(phase, 0, group, part=part)
+            if phase in ("attention", "select"):
+                fetched[part.stream] += h.cores[0].registers[Register.ENTRIES]
+    assert min(fetched[n] for n in range(2)) > 10
+    runs = [script.play(pause=0.1)]
+    assert {one["inputs"]["common_log2"] for one in script.phases} == {0, 1}
+    script.phases = [one | {"inputs": one["inputs"] | {"common_log2": 0}} for one in script.phases]
+    runs.append(script.play(pause=0.1))
+    for got in runs:
+        equal(script, got)
+    beats = [got["arbiter"]["read_beats"] for got in runs]
+    assert beats[1] - beats[0] == script.rows > 500
 
 
 @pytest.mark.nightly
@@ -390,7 +437,7 @@ def test_cores_with_two_tables_each_prefetch_for_each():
     h = script.host
     kinds = sum(len(h.phases(layer)) for layer in range(2))
     assert len(script.programs) == CORES * kinds  # one for each core and phase, not for each table
-    assert (h.fetched[:, 1] > 0).all()
+    assert (h.fetched[0, :, 1] > 0).all()
     assert [name for name in script.names[:15] if name in OF_TABLES] == ["cluster", "guess", "attention"] * 2 + [
         "cluster",
         "attention",
