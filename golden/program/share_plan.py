@@ -215,7 +215,8 @@ class SharePlan(CorePlan):
     latter the last `context_bytes` belong to a stream.
 
     In a batch, OUT has the address of the stream's rows: of the table's queries, keys and values, in `HEADS` of its
-    attention outputs. STREAM has that of `INPUTS`.
+    attention outputs. STREAM has that of `INPUTS`. `finer` names products whose slices of K are shorter than those of a
+    stream alone, because X does not hold these: their sums may be rounded otherwise.
 
     Raises `ParamError` as `CorePlan` does, for a core without a tile of columns, and for a batch that prefetches or
     whose tables have several heads.
@@ -247,6 +248,7 @@ class SharePlan(CorePlan):
         for name, p in self.products.items():
             reason = f"leaves core {core} without a column of {name}: take fewer cores"
             check(len(p.tiles) > 0 and len(p.words) > 0, "cores", shares.cores, reason)
+        self.finer: list[str] = []
         cuts = cuts or {name: self._cut_share(name) for name in GEMMS}
         super().__init__(shape, fmt, retrieval, cuts, Team(shares.member(core), shares.members))
 
@@ -260,6 +262,7 @@ class SharePlan(CorePlan):
         cut = self._cut_for(name, self.whole.tokens)
         if self.shares.batch:
             fits = self.joint * cut.words <= self.fmt.x_depth // 2
+            self.finer += [name] * (not fits)
             return self._cut_for(name, self.joint, cut.words if fits else 0)
         return cut
 

@@ -160,7 +160,7 @@ class AnswerRun(PolicyRun):
             "phases": phases(records),
             "stages": stages(records),
             "events": events(records) | (self.stream.watch.told() if self.stream.watch else {}),
-            "per_second": rates(records, len(self.parts[0]), len(self.parts)),
+            "per_second": rates(records, max(map(len, self.parts)), sum(map(len, self.pictures))),
             "steps": len(records),
             "compared": sum(one["compared"] for one in records),
             "simulator_seconds": max(1e-3, round(sum(engine.seconds(one["number"]) for one in records), 3)),
@@ -171,7 +171,10 @@ class AnswerRun(PolicyRun):
         return [Section("Frames", plot=html_page.inline(thumbnails(every)))] if every else []
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
-        return [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
+        finer, what = self.host.system.plans[0][0].finer, "slices of K are shorter than for one video"
+        mend = "numbers may be rounded otherwise than alone: raise -p dpe.x_depth, or take fewer videos"
+        out = [f"{', '.join(finer)}: {what}, so {mend}"] * bool(finer)
+        return out + [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:

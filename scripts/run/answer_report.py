@@ -67,12 +67,12 @@ def passes(
     return out
 
 
-def rates(records: list[dict[str, Any]], given: int, streams: int = 1) -> dict[str, float]:
+def rates(records: list[dict[str, Any]], given: int, frames: int) -> dict[str, float]:
     """Frames and generated tokens per second at the clock of the presets, without an encoder that NumPy computes.
 
-    given : parts of each stream before the answer: the prompt, frames, the question
+    given : parts of the longest stream before the answer: the prompt, frames, the question · frames : of all streams
     """
-    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": streams * (given - 2), "tokens": 0}
+    cycles, counts = dict.fromkeys(("frames", "tokens"), 0), {"frames": frames, "tokens": 0}
     for one in records:
         if 0 < one["part"] < given - 1:
             cycles["frames"] += one["cycles"]

@@ -70,6 +70,7 @@ def test_a_batch_equals_its_streams_alone(cores, pages):
     together, starts = host(cores, pages), [0] * STREAMS
     alone = [host(cores, pages, 1) for _ in range(STREAMS)]
     assert together.shares.members == max(1, cores // SHAPE.kv_heads)
+    assert not any(plan.finer for plans in together.plans for plan in plans)
     programs: Counter[tuple[str, int]] = Counter()
     checked = set()
     for k in range(PASSES):
@@ -168,6 +169,8 @@ def test_bad_batches():
         SharePlan(Shares(SHAPE, 4, 1, 1, 6), params().lxe_format(), RetrievalShape(clusters=8, ahead=1), 0)
     with pytest.raises(ParamError, match="batch=0: must be given in a host of batches"):
         h.of(2)
+    short = SharePlan(Shares(SHAPE, 4, 1, 1, 9), params("vpe.depth=64").lxe_format(), RetrievalShape(clusters=8), 0)
+    assert set(short.finer) == {"output", "qkv", "down"}  # X has room for a word of each of nine rows
     plan = SharePlan(Shares(SHAPE, 4, 1, 1, 6), params("vpe.depth=64").lxe_format(), RetrievalShape(clusters=8), 0)
     with pytest.raises(ParamError, match="batch=9: must be at most 6"):
         plan.of(3, 9)
