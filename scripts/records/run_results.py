@@ -95,7 +95,6 @@ def home(known: dict) -> str:
 LONG = {  # rows of frames of coded pages beside ReSV: policy, where entries lie that have left the ring, record
     ("`resv-buckets`, V-Rex as published", "link"): "frames published",
     ("`resv`", "link"): "frames",
-    ("`resv`", "device memory"): "frames resv near",
     ("`pages`", "link"): "frames pages",
     ("`pages`", "device memory"): "frames pages near",
     ("`pages`, entries and weights of 4 bits: `{}x`", "link"): "frames pages x",

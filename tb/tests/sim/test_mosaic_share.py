@@ -364,7 +364,8 @@ def test_the_simulator_s_cycles_are_those_that_ran_on_the_rtl():
         assert row[4] == f"{2 * took:,}"  # two layers
         assert row[5] == f"{3 * cycles(share.choose(), 'codes', 'visual_codes'):,}"  # and the next layer's choice
     probe, both, absorb = (cycles(share.assign(2, True), kind) for kind in ("probe", "absorb, probe", "absorb"))
-    assert f"for one token | {probe} |" in page
-    assert f"| {both - probe} before the next probe, {absorb} alone |" in page
+    page = " ".join(page.split())
+    assert f"the nearest of 48 clusters takes {probe} cycles a token" in page
+    assert f"to join it {both - probe} before the next probe or {absorb} alone" in page
     made = [j for j in share.create(20, 5, 2) if j.kind != "visit"]
-    assert f"| {share.counts(made)['cycles']:,}, in {len(made)} programs |" in page
+    assert f"five clusters {share.counts(made)['cycles']:,}, in {len(made)} programs." in page
