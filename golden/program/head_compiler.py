@@ -129,10 +129,9 @@ class HeadPlan(Plan):
         check(fmt.depth >= 2, "depth", fmt.depth, "must be at least 2: a bank holds a maximum and a number")
         most = most or rows
         if cut is None:
-            cut = self._cut(tiles * n, width, width, tokens=1)
-            if most > 1:  # slices of a row alone, if they fit: they decide how sums are rounded
-                fits = most * cut.words <= fmt.x_depth // 2
-                cut = self._cut(tiles * n, width, width, given=cut.words if fits else 0, tokens=most)
+            cut = self._as_alone(
+                "head", 1, lambda tokens, words: self._cut(tiles * n, width, width, 1, words, None, tokens)
+            )
         self.cuts = {"head": cut}
         align = max(4096, 4 * n)
         self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)

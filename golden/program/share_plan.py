@@ -48,7 +48,8 @@ add_down    as add_output
 ==========  ==========================================================================================================
 batches: products take the rows of all streams; the phases between `qkv` or `project` and `output` run stream by stream
 norm        the norm of the core's part of the hidden states, for all cores
-qkv*        queries, keys and values of the KV heads of one table, in a team `project` as above
+qkv*        queries, keys and values of the KV heads of one table, in a team `project` as above; before the first table
+            all cores wait, because they read what others have normed
 entries*    stages entries to rotary; with coded pages `entries`, `hash`, `code` and `rest` as above
 attention*  a SWITCH to the stream's context, then stages rank to values; with coded pages as above
 norm_ffn    as `norm`, before `ffn`
@@ -63,7 +64,7 @@ shares what its phases pass on. The weights of a team's layer are one stretch of
 then what belongs to the tables, one after the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -197,6 +198,11 @@ def shared_space(shares: Shares) -> Space:
     return space
 
 
+def barriers(phases: Iterable[str], cores: int) -> int:
+    """Times that all cores wait for all others in a layer of these phases."""
+    return sum(phase not in OF_TABLES or phase == "qkv" for phase in phases) * (cores > 1)
+
+
 def together(shares: Shares) -> tuple[int, int]:
     """Addresses from the first to behind the last that only products of a batch read: the rows that they multiply."""
     space = shared_space(shares)
@@ -215,8 +221,7 @@ class SharePlan(CorePlan):
     latter the last `context_bytes` belong to a stream.
 
     In a batch, OUT has the address of the stream's rows: of the table's queries, keys and values, in `HEADS` of its
-    attention outputs. STREAM has that of `INPUTS`. `finer` names products whose slices of K are shorter than those of a
-    stream alone, because X does not hold these: their sums may be rounded otherwise.
+    attention outputs. STREAM has that of `INPUTS`.
 
     Raises `ParamError` as `CorePlan` does, for a core without a tile of columns, and for a batch that prefetches or
     whose tables have several heads.
@@ -248,7 +253,6 @@ class SharePlan(CorePlan):
         for name, p in self.products.items():
             reason = f"leaves core {core} without a column of {name}: take fewer cores"
             check(len(p.tiles) > 0 and len(p.words) > 0, "cores", shares.cores, reason)
-        self.finer: list[str] = []
         cuts = cuts or {name: self._cut_share(name) for name in GEMMS}
         super().__init__(shape, fmt, retrieval, cuts, Team(shares.member(core), shares.members))
 
@@ -259,14 +263,9 @@ class SharePlan(CorePlan):
         number of cores: they leave room for four tiles, or are a group of 4-bit weights if that is longer. Without
         teams the others are those of a core alone. Those of a batch are those of a stream alone, if they fit.
         """
-        cut = self._cut_for(name, self.whole.tokens)
-        if self.shares.batch:
-            fits = self.joint * cut.words <= self.fmt.x_depth // 2
-            self.finer += [name] * (not fits)
-            return self._cut_for(name, self.joint, cut.words if fits else 0)
-        return cut
+        return self._as_alone(name, self.whole.tokens, partial(self._cut_for, name))
 
-    def _cut_for(self, name: str, tokens: int, words: int = 0) -> Tiling:
+    def _cut_for(self, name: str, tokens: int, words: int) -> Tiling:
         """How the core's part of a product of so many tokens is cut, in slices of so many words if given."""
         w, n, p = self.whole, self.fmt.lanes, self.products[name]
         length = len(p.words) * n

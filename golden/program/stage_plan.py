@@ -82,6 +82,7 @@ class Plan:
     _hands: dict[int, tuple[str, str]] = {}  # semaphores by which one stage releases a later one, not the next
     _bound: tuple[str, ...] = ()  # stages that read registers of the stage before, so both are in one program
     pointers: Sequence[int] = POINTERS
+    finer: tuple[str, ...] = ()  # products of a batch whose slices of K are shorter than those of a stream alone
     shape: LayerShape
     fmt: LxeFormat
     cuts: dict[str, Tiling]  # how each GEMM is cut
@@ -140,10 +141,23 @@ class Plan:
             check(bool(cuts), "group", packing.group, reason)
         return min(cuts, key=lambda x: x[0])[1]
 
+    def _as_alone(self, name: str, tokens: int, cut: Callable[[int, int], Tiling]) -> Tiling:
+        """The cut of the product `name` of `joint` tokens, in the slices that a pass of `tokens` alone has.
+
+        Slices decide how sums are rounded. Where X does not hold these, they are others, and `finer` has the name.
+
+        cut : the cut, from tokens and words of a slice, 0 for those of the best cut
+        """
+        words = cut(tokens, 0).words
+        if self.joint * words > self.fmt.x_depth // 2:
+            self.finer, words = (*self.finer, name), 0
+        return cut(self.joint, words)
+
     def _check_tokens(self) -> None:
         """Raise `ParamError` for a pass of more tokens than a core takes at once."""
         most = min(self.fmt.depth, self.fmt.x_depth // 2)
-        fix = "cut the pass, or raise vpe.depth and dpe.x_depth"
+        less = "cut the pass" if self.joint == self.shape.tokens else "take fewer streams"
+        fix = f"{less}, or raise vpe.depth and dpe.x_depth"
         reason = f"must be at most {most}, the words of a bank and of half of X: {fix}"
         check(self.joint <= most, "tokens", self.joint, reason)
 

@@ -177,7 +177,7 @@ class SystemMap:
         }
 
     def phases(self, layer: int = 0) -> list[str]:
-        """The phases of a layer, in order. All cores wait for each other before each but `OF_TABLES`."""
+        """The phases of a layer, in order. Before which of them cores wait for others: `golden.program.share_plan`."""
         plan = self.plans[0][layer]
         names = {stage.name for plan in (plan, self.plans[-1][layer]) for stage in plan.stages}
         return [name for name, stages in plan.phases.items() if names & set(stages)]

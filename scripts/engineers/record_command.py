@@ -289,13 +289,10 @@ SIMULATION = {
             ("published", "--select world:resv-buckets"),
             ("resv token", "--policy resv --stage token"),
             ("pages token", "--stage token"),
-            ("resv near", "--policy resv --home device"),
             ("pages", ""),
             ("pages near", "--home device"),
             ("pages 4 bits", "-p kv4_group=32"),
-            ("pages 4 bits near", "-p kv4_group=32 --home device"),
             ("pages x", FOUR),
-            ("pages x near", f"{FOUR} --home device"),
             *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in WEIGHTS),
             *((f"token {name}", f"--platform edge --preset edge8x --weights {name} --stage token") for name in WEIGHTS),
         )
@@ -305,10 +302,7 @@ SIMULATION = {
         for name, words in (
             ("", ""),
             (" near", " --home device"),
-            (" 4 bits", " -p kv4_group=32"),
-            (" 4 bits near", " -p kv4_group=32 --home device"),
             (" x", f" {FOUR}"),
-            (" x near", f" {FOUR} --home device"),
         )
     },
     **{

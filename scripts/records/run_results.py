@@ -138,14 +138,16 @@ def batches(known: dict) -> str:
 
 
 def _of_weights(known: dict) -> list[tuple[str, str]]:
-    """What docs/simulator.md says of passes with weights of 4 bits."""
+    """What docs/simulator.md says of passes with weights and entries of 4 bits."""
     took = {s["name"]: 1e3 * s["seconds"] for s in known["simulation"]["pass edge8x"]["stages"]}
+    packed = known["simulation"]["frames pages 4 bits"]["rows"][0][3]
     left = f"the encoder takes {took['vision']:.1f} ms of a frame, the fitted gap {took['gap']:.1f}, the vocabulary"
     small = Decoder(packing=WEIGHTS["q4_0"])
     lanes = SERVER.core.dpe.n_w
     words = SERVER.bandwidth / SERVER.cores / CLOCK / (lanes * small.layer_bytes / small.layer_weights)
     return [
         ("simulator.md", f"{left} {took['vocabulary']:.1f}."),
+        ("simulator.md", f"entries of 4 bits take {packed} ms at 40K, too."),
         ("simulator.md", f"It limits `server48x`, whose memory could bring {words:.1f}."),
     ]
 

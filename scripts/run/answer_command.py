@@ -171,7 +171,8 @@ class AnswerRun(PolicyRun):
         return [Section("Frames", plot=html_page.inline(thumbnails(every)))] if every else []
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
-        finer, what = self.host.system.plans[0][0].finer, "slices of K are shorter than for one video"
+        finer = [*self.host.system.plans[0][0].finer, *self.host.head.finer]
+        what = "slices of K are shorter than for one video"
         mend = "numbers may be rounded otherwise than alone: raise -p dpe.x_depth, or take fewer videos"
         out = [f"{', '.join(finer)}: {what}, so {mend}"] * bool(finer)
         return out + [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]

@@ -17,7 +17,7 @@ from math import ceil
 from openvrex.golden.function_params import check
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.layer_memory import LayerShape, Team
-from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, SharePlan
+from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, SharePlan, barriers
 from openvrex.golden.program.shares import Product, Shares
 from openvrex.hdl.params import SystemParams
 from openvrex.sim.system import layer_load
@@ -243,7 +243,7 @@ class Layer:
     @cached_property
     def barriers(self) -> int:
         """Times that all cores wait for all others in a layer."""
-        return sum(phase not in OF_TABLES for phase in self.phases()) * (self.shares.cores > 1)
+        return barriers(self.phases(), self.shares.cores)
 
 
 def at_home(v: Vrex, p: Point, selection: Selection) -> tuple[int, int]:

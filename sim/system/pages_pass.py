@@ -21,7 +21,7 @@ from typing import Self
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.program.share_plan import LEADERS, OF_TABLES, shared_space
+from openvrex.golden.program.share_plan import LEADERS, barriers, shared_space
 from openvrex.golden.program.shares import divide
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
@@ -158,7 +158,7 @@ class PagesPass(CorePass):
         stages, placing = share.layer(), share.placing()
         s, k = share.shares, v.core.dre.kvmu
         team = s.members > 1
-        waits = sum(p not in OF_TABLES or p == "qkv" for p in share.phases) * (s.cores > 1)
+        waits = barriers(share.phases, s.cores)
         addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
         entries = share.entries * m.kv_heads
         moved = entries * k.home_bytes

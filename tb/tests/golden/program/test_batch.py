@@ -8,7 +8,10 @@ import pytest
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import RetrievalShape
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.isa import Status
 from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.lxe_model import LxeError
 from openvrex.golden.program.lxe_model import play as simulated
 from openvrex.golden.program.model_host import HEAD, ModelHost
 from openvrex.golden.program.share_plan import SharePlan
@@ -153,6 +156,25 @@ def test_a_decoder_tells_each_stream_what_it_tells_it_alone(pages, streams):
     assert max(len(s.tokens) for s in h.said) == ANSWERED
     for stream, parts_of in enumerate(given):
         assert told(pages, [parts_of], 1, end)[0][0] == together[stream]
+
+
+def test_streams_longer_than_memory_say_how_much_they_need():
+    """Every token opens a cluster; both streams share the blocks."""
+    own = model(1)
+    h = small_host(own, params(*MORE), blocks=71, streams=2, th_hd=0)
+    steps = h.batch([parts(own, [3] * 3, seed) for seed in range(2)])
+    with pytest.raises(LxeError, match="the map has no free block among 71: raise blocks") as e:
+        list(map(h.run, steps))
+    assert e.value.status == Status.FULL
+    assert "Streams of 9 and 9 tokens need at most blocks = 72 (9,216 bytes of home memory)" in str(e.value)
+
+
+def test_a_head_in_shorter_slices_is_told():
+    plans = [HeadPlan(SHAPE, params("vpe.depth=64", *more).lxe_format(), 94, 9) for more in ((), ("x_depth=256",))]
+    assert [plan.finer for plan in plans] == [("head",), ()]
+    fmt = params("vpe.depth=64", "x_depth=256").lxe_format()
+    with pytest.raises(ParamError, match="tokens=66: must be at most 64, .*: take fewer streams, or raise vpe.depth"):
+        SharePlan(Shares(SHAPE, 4, 1, 1, 66), fmt, RetrievalShape(), 0)
 
 
 def test_bad_batches():
