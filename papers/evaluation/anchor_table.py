@@ -6,7 +6,7 @@ from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
 from openvrex.scripts.markdown import table
 from openvrex.scripts.quantity import number
 
-HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "verdict", "why")
+HEAD = ("where", "what", "paper", "ours", "ratio, x", "trace", "scaled GPU", "verdict", "why")
 
 
 def summary(found: list[Number]) -> str:
@@ -19,10 +19,10 @@ def summary(found: list[Number]) -> str:
 
 def row(n: Number) -> list[str]:
     """The cells of a number, under `HEAD`."""
-    ours, trace = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace))
+    ours, trace, scaled = ("-" if x is None else f"{number(x, 4)} {n.unit}" for x in (n.ours, n.trace, n.scaled))
     ratio = "-" if n.ratio is None else f"{n.ratio:.2f}"
     why = "; ".join(x for x in (n.proof and f"proof: {n.proof}", n.why) if x)
-    return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, n.verdict, why]
+    return [n.where, n.what, f"{n.paper:,} {n.unit}", ours, ratio, trace, scaled, n.verdict, why]
 
 
 def markdown(found: list[Number]) -> str:

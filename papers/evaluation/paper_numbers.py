@@ -6,6 +6,7 @@ which `paper_points.judged` makes the verdict.
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import isnan
 
 from openvrex.papers.evaluation.paper_points import (
     CACHES,
@@ -45,7 +46,24 @@ ACCURACY = {
 
 
 def numbers(p: Points, trace: str = "world") -> list[Number]:
-    """All numbers with their verdicts, in the order of the text; `trace` names the stream of the second selection."""
+    """All numbers with their verdicts, in the order of the text; `trace` names the stream of the second selection.
+
+    Numbers that a fitted GPU enters say so, and what they are with a GPU scaled from the measured one.
+    """
+    found = _numbers(p, trace)
+    others = _numbers(replace(p, scaled=True), trace)
+    return [replace(n, **_rests(n, s)) if s.ours != n.ours else n for n, s in zip(found, others, strict=True)]
+
+
+def _rests(n: Number, scaled: Number) -> dict:
+    """What a number says whose value another GPU changes."""
+    known = scaled.ours is not None and not isnan(scaled.ours)
+    other = f"scaled from the H100 it gives {scaled.ours:.3g} {n.unit}" if known else "its policy was not measured"
+    why = f"{n.why}; rests on the fitted GPU: {other}".removeprefix("; ")
+    return {"scaled": scaled.ours if known else None, "why": why}
+
+
+def _numbers(p: Points, trace: str) -> list[Number]:
     c = Claims(trace)
     _motivation(c, p)
     _latency(c, p)

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
 
 from openvrex.golden.atomic_files import write_atomically
@@ -15,13 +17,14 @@ from openvrex.sim.system.workload import Decoder, Session, constant, table_ii, t
 
 CACHES = (1024, 5120, 10240, 20480, 40960)
 # The paper's machines, which are presets, and its GPUs.
-PLATFORMS: dict[str, platforms.Vrex | platforms.Gpu] = {
+PLATFORMS: dict[str, platforms.Platform] = {
     "edge": platforms.PAPER_EDGE,
     "kvpu": replace(platforms.PAPER_EDGE, name="V-Rex8 KVPU", kvmu=False),
     "server": platforms.PAPER_SERVER,
     "agx": platforms.AGX,
     "a100": platforms.A100,
 }
+SCALED: dict[str, platforms.MeasuredGpu] = {"agx": platforms.AGX_SCALED, "a100": platforms.A100_SCALED}
 ROWS = {"frame": Session.frame_tokens, "question": Session.question, "token": 1}
 TOLERANCE = 0.10  # relative difference up to which a number of ours agrees
 TABLE_II = "table2"  # name of the selection of V-Rex Table II
@@ -56,6 +59,8 @@ class Number:
               off (ours differs by more than 10 %: see `why`)
     why     : reason of the verdict
     proof   : arithmetic on numbers of the paper alone that excludes this one; "" if there is none
+    scaled  : where a GPU fitted to the paper enters our value, the value with one scaled from the measured H100; None
+              for a policy that was not measured
     """
 
     where: str
@@ -67,6 +72,7 @@ class Number:
     verdict: str
     why: str
     proof: str = ""
+    scaled: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -76,13 +82,17 @@ class Number:
 
 @dataclass
 class Points:
-    """Simulates points and remembers them. With `file`, an interrupted evaluation resumes where it stopped."""
+    """Simulates points and remembers them. With `file`, an interrupted evaluation resumes where it stopped.
+
+    scaled : GPUs are those scaled from the measured one, in place of those fitted to the paper
+    """
 
     file: Path | None = None
     known: dict[str, dict] = field(default_factory=dict)
+    scaled: bool = False
 
     def __post_init__(self) -> None:
-        if self.file and self.file.exists():
+        if self.file and self.file.exists() and not self.known:
             self.known = json.loads(self.file.read_text())
 
     def at(
@@ -101,9 +111,12 @@ class Points:
         select : `TABLE_II`, or the name of a stream of `sim.system.selection`
 
         Returns "seconds", "joules", "fetched" (bytes) and "ops"; seconds of the parts "vision", "predict", "select"
-        and "attention"; seconds of the link ("fetch") and of LXE and GPU ("compute").
+        and "attention"; seconds of the link ("fetch") and of LXE and GPU ("compute"). All are NaN for a policy that was
+        not measured on a scaled GPU.
         """
-        model, target = Decoder(), PLATFORMS[on]
+        model, target = Decoder(), self.platform(on)
+        if isinstance(target, platforms.MeasuredGpu) and policy not in target.policies:
+            return defaultdict(lambda: nan)
         shares = table_ii(policy, model) if select == TABLE_II else traced(model, select, PUBLISHED)
         made_of = f"{target} {shares.frame.tobytes()!r} {shares.text.tobytes()!r} {shares.cluster} {shares.sizes}"
         key = f"{on} {cache} {batch} {stage} {policy} {select} {hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
@@ -124,6 +137,10 @@ class Points:
             if self.file:
                 write_atomically(self.file, json.dumps(self.known))
         return self.known[key]
+
+    def platform(self, on: str) -> platforms.Platform:
+        """The platform that a key of `PLATFORMS` means."""
+        return SCALED[on] if self.scaled and on in SCALED else PLATFORMS[on]
 
     def ms(
         self,

@@ -19,8 +19,10 @@ from openvrex.golden.function_params import check
 from openvrex.hdl.params import override, preset
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
-from openvrex.scripts.records import recorded_results, synthesis_results
+from openvrex.scripts.records import gpu_results, recorded_results, synthesis_results
 from openvrex.sim.system import dre_demand
+from openvrex.sim.system.gpu_figures import written
+from openvrex.sim.system.platforms import H100_FILE
 from openvrex.sim.system.workload import WEIGHTS
 from openvrex.synth import flow, opensta, table3
 from openvrex.synth.sram import Sram
@@ -70,6 +72,7 @@ def command(
             kept = measure(MEASURED[name])
         write_atomically(RESULTS / f"{name}.json", (json.dumps(kept, indent=1) + "\n").encode())
         console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
+    write_atomically(H100_FILE, written(gpu_results.platform_file(gpu_results.recorded())).encode())
     known = load()
     for path, text in recorded_results.pages(known).items():
         write_atomically(path, text.encode())
@@ -358,6 +361,7 @@ MEASURED = {
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),
     "evaluation": Result((("embedded", "papers evaluate"),), (), _first, ("numpy",)),
+    "machines": Result((("embedded", "simulate machines"),), (), _first, ("numpy",)),
     "readings": Result(
         tuple(
             ("embedded", f"{words} {changes}".rstrip())

@@ -92,12 +92,10 @@ def home(known: dict) -> str:
     return table([*head, "`resv-buckets` (`--select world:resv-buckets`)"], rows)
 
 
-LONG = {  # rows of frames of coded pages beside ReSV: policy, where entries lie that have left the ring, record
-    ("`resv-buckets`, V-Rex as published", "link"): "frames published",
-    ("`resv`", "link"): "frames",
-    ("`pages`", "link"): "frames pages",
-    ("`pages`", "device memory"): "frames pages near",
-    ("`pages`, entries and weights of 4 bits: `{}x`", "link"): "frames pages x",
+LONG = {  # rows of frames of coded pages beside ReSV, entries behind the link: policy, record
+    "`resv`": "frames",
+    "`pages`": "frames pages",
+    "`pages`, entries and weights of 4 bits: `{}x`": "frames pages x",
 }
 
 
@@ -105,14 +103,15 @@ def pages(known: dict) -> str:
     """Times of a frame with coded pages and with ReSV, by length of the cache."""
     found, rows = known["simulation"], []
     caches = found["frames"]["columns"][1:]
+    shown = [i for i, name in enumerate(caches) if name != "10K"]
     for at, name in enumerate(("edge8", "server48")):
-        for (policy, home), record in LONG.items():
+        for policy, record in LONG.items():
             cells = found[record]["rows"][at][1:]
             if million := found.get(f"{record} 1M"):
                 cells = [*cells[:-1], million["rows"][at][1]]
-            shown = (cell if cell[0].isdigit() and "GiB" not in cell and "=" not in cell else "-" for cell in cells)
-            rows.append([f"`{name}`", policy.format(name), home, *shown])
-    return table(["preset", "policy", "home", *caches], rows)
+            known = [cell if cell[0].isdigit() and "GiB" not in cell and "=" not in cell else "-" for cell in cells]
+            rows.append([f"`{name}`", policy.format(name), *(known[i] for i in shown)])
+    return table(["preset", "policy", *(caches[i] for i in shown)], rows)
 
 
 def weights(known: dict) -> str:
@@ -332,7 +331,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "pages": pages,
     "weights": weights,
     "batches": batches,
-    "h100": gpu_results.h100,
+    **gpu_results.BLOCKS,
     "frames": frames,
     "fleet": fleet,
     "anchors": anchors,

@@ -14,6 +14,7 @@ from openvrex.scripts.simulate import system_options, window_options
 from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.device_memory import arrays
+from openvrex.sim.system.measured_gpu import MeasuredGpu, of_pages
 from openvrex.sim.system.passes import lacks, remarks, selected, simulate
 from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
 from openvrex.sim.system.timeline import Pass
@@ -52,7 +53,7 @@ def command(
 
     The table shows the time, the bytes and the energy of each stage.
     """
-    system_options.check_names(on, PLATFORMS, None, stage)
+    system_options.check_names(None, PLATFORMS, None, stage)
     policy = system_options.own_policy(policy, on, preset, param, select is not None)
     check(policy in POLICIES, "policy", policy, f"must be one of {', '.join(POLICIES)}")
     window_options.check_used(ctx, [policy])
@@ -61,20 +62,29 @@ def command(
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
     target = platform(on, preset, rest, home)
     point = replace(point, model=system_options.held(target, point.model, weights))
+    on_gpu = isinstance(target, MeasuredGpu) and policy == "pages"
     if entries:
-        check(isinstance(target, Vrex), "platform", on, f"must be a V-Rex for {policy}, which runs as its programs")
-        assert isinstance(target, Vrex)
+        check(
+            on_gpu or isinstance(target, Vrex),
+            "platform",
+            on,
+            f"must be a V-Rex for {policy}, which runs as its programs",
+        )
         why = KINDS[policy].own_share
         check(select is None, "select", select, f"has no effect on {policy}, {why}: leave it out")
         check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
+    if entries and isinstance(target, Vrex):
         given = Given(constant(policy, 0.0, 0.0, point.model), window_options.coded([policy], video, fps, gop), at_once)
         w = KINDS[policy].of(target, entries[policy], point, given)
         what, held = w.note, dict(w.arrays)
         check(not w.lacks, "cache", cache, f"needs {w.lacks} on {on}: lower --cache or the window")
         done = w.frame() if point.frame else w.token()
     else:
-        chosen = system_options.selection(
-            select, policy, point.model, target.core if isinstance(target, Vrex) else None
+        core = target.core if isinstance(target, Vrex) else None
+        chosen = (
+            of_pages(entries[policy].params, point)
+            if on_gpu
+            else system_options.selection(select, policy, point.model, core)
         )
         missing = lacks(target, point, chosen)
         check(not missing, "cache", point.cache, f"needs {missing} on {on}: lower --cache or --batch")
@@ -101,7 +111,7 @@ def report(p: Pass) -> dict:
     names = list(dict.fromkeys((s.resource, s.name) for s in p.stages))
     return {
         "seconds": p.seconds,
-        "joules": p.joules,
+        "joules": p.joules if p.watts else None,
         "watts": p.watts,
         "fetched": p.fetched,
         "operations": p.ops,
@@ -112,7 +122,8 @@ def report(p: Pass) -> dict:
 def stages(p: Pass, title: str) -> Table:
     """A table with one row for each stage."""
     watts = ", ".join(f"{name} {w:.1f}" for name, w in p.watts.items())
-    title += f": {p.seconds * 1e3:.1f} ms, {p.fetched / 1e6:.0f} MB fetched, {p.joules:.2f} J (W: {watts})"
+    title += f": {p.seconds * 1e3:.1f} ms, {p.fetched / 1e6:.0f} MB fetched"
+    title += f", {p.joules:.2f} J (W: {watts})" * bool(p.watts)
     out = Table("resource", "stage", "times", "ms in all", "of the time", "GB/s of device memory", title=title)
     for resource, name in dict.fromkeys((s.resource, s.name) for s in p.stages):
         these = [s for s in p.stages if (s.resource, s.name) == (resource, name)]

@@ -11,8 +11,10 @@ from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.system.core_policies import KINDS
+from openvrex.sim.system.measured_gpu import MeasuredGpu
 from openvrex.sim.system.passes import NOT_SELECTING, selected
-from openvrex.sim.system.platforms import PLATFORMS, Gpu, Vrex, platform
+from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
+from openvrex.sim.system.platforms import Platform as Target
 from openvrex.sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import TABLE_II, WEIGHTS, Decoder, Selection, Session, measured, table_ii
@@ -24,7 +26,10 @@ LLAMA = Decoder()
 STREAM, TABLE = "world", "table2"
 SYSTEMS = ("edge", "server")  # platforms of V-Rex with 8 and with 48 cores
 
-Platform = Annotated[str, typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}.")]
+Platform = Annotated[
+    str,
+    typer.Option("--platform", help=f"One of {', '.join(PLATFORMS)}, or a platform file of `vrex simulate gpu`."),
+]
 System = Annotated[str | None, typer.Option("--platform", help="edge or server; both by default.")]
 Home = Annotated[
     str,
@@ -91,13 +96,15 @@ def point(policy: str, stage: str, cache: int = 40960, batch: int = 1, model: De
     return Point(cache, batch, rows, stage == "frame", policy, model)
 
 
-def held(target: Vrex | Gpu, model: Decoder, weights: str | None) -> Decoder:
+def held(target: Target, model: Decoder, weights: str | None) -> Decoder:
     """The model with the weights that --weights names, or those that suit the platform.
 
     Raises `ParamError` as `Vrex.held`, and for 4-bit weights on a GPU, whose rates are those of BF16.
     """
     if isinstance(target, Vrex):
         return target.held(model, weights or "")
+    if isinstance(target, MeasuredGpu) and model == LLAMA:
+        model = target.decoder
     check(weights in (None, "bf16"), "weights", weights, "must be bf16 on a GPU, whose rates were fitted to it")
     return model
 

@@ -20,7 +20,8 @@ from openvrex.golden.program.stage_plan import Stage
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.sim.system.home import near
 from openvrex.sim.system.layer_share import Layer, at_home
-from openvrex.sim.system.platforms import Gpu, Vrex
+from openvrex.sim.system.measured_gpu import MeasuredGpu
+from openvrex.sim.system.platforms import Platform, Vrex
 from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Point
 from openvrex.sim.system.workload import Selection
 
@@ -60,12 +61,13 @@ def _up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str, int]:
+def arrays(platform: Platform, point: Point, selection: Selection) -> dict[str, int]:
     """Bytes of device memory that a pass needs, by the kind of array.
 
     weights : of both models · cache : entries, where the policy keeps all on the device
     tables, rings : of the retrieval engine, with places for blocks that the cores keep
     mean keys : of clusters, with the thresholds of hash bits
+    index : of a measured GPU, what it ranks
     fetched : room for the entries that a layer fetches · work : what programs pass on
     blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
     """
@@ -73,10 +75,13 @@ def arrays(platform: Vrex | Gpu, point: Point, selection: Selection) -> dict[str
     if point.policy in RESIDENT:
         weights = replace(point, cache=1, policy="").device_bytes
         return {"weights": weights, "cache": point.device_bytes - weights}
-    if isinstance(p, Gpu) or point.policy == EVERYTHING:
+    if not isinstance(p, Vrex) or point.policy == EVERYTHING:
         share = float(selection.layers(point.stage).max())
         fetched = IN_FLIGHT * share * point.batch * point.cache * m.entry_bytes
-        return {"weights": point.device_bytes, "fetched": int(fetched)}
+        out = {"weights": point.device_bytes, "fetched": int(fetched)}
+        if isinstance(p, MeasuredGpu):
+            out["index"] = int(p.index_bytes(point.policy, point.batch * point.cache, selection.cluster))
+        return out
     layer = Layer(p.system, m, point.batch, point.rows, p.latency, p.prefetch)
     s, dre = layer.shares, p.core.dre
     rows, contexts = layer.passes[1], layer.contexts

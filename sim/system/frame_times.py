@@ -44,14 +44,14 @@ def policy_frames(
                 cells.append(missing or f"{(one.frame() if at.frame else one.token()).seconds * 1e3:.1f}")
                 figures = (one.arrays.get(name, 0) for name in _names(v, PAGE_ARRAYS))
                 each = (f"{n / 1e6:,.0f}" for n in (*figures, one.device_bytes, one.home))
-                sizes += [] if missing else [(v.name, _size(cache), one.note, *each)]
+                sizes += [] if missing else [(v.name, size(cache), one.note, *each)]
             except ParamError as e:
                 cells.append(str(e))
         times.append((v.name, *cells))
     what = f"{'a frame' if at.frame else 'a token'} of {at.batch} x {at.rows} tokens, {name}"
     head = ("platform", "cache", "policy", *_names(platforms[0], PAGE_ARRAYS), "all", "behind the link")
     return [
-        Curve(f"Milliseconds of {what}", ("platform", *(_size(c) for c in caches)), times),
+        Curve(f"Milliseconds of {what}", ("platform", *(size(c) for c in caches)), times),
         Curve(f"MB of memory, {what}", head, sizes),
     ]
 
@@ -79,10 +79,10 @@ def frames(
             if done or missing.endswith("device memory"):
                 sizes.append(memory(v, point, shares))
             if done:
-                parts.append((v.name, _size(cache), *_tables(v, point, shares, done)))
+                parts.append((v.name, size(cache), *_tables(v, point, shares, done)))
         times.append((v.name, *cells))
     what = f"a frame of {at.batch} x {at.rows} tokens, {shares.name}"
-    head = ("platform", *(_size(c) for c in caches))
+    head = ("platform", *(size(c) for c in caches))
     columns = (
         "platform",
         "cache",
@@ -104,7 +104,7 @@ def memory(v: Vrex, point: Point, shares: Selection) -> tuple[str, ...]:
     """Platform, cache, megabytes of device memory of each of the arrays, and of all."""
     held = arrays(v, point, selected(point, shares))
     each = (f"{held.get(name, 0) / 1e6:,.0f}" for name in _names(v))
-    return v.name, _size(point.cache), *each, f"{sum(held.values()) / 1e6:,.0f}"
+    return v.name, size(point.cache), *each, f"{sum(held.values()) / 1e6:,.0f}"
 
 
 def _names(v: Vrex, names: tuple[str, ...] = ARRAYS) -> tuple[str, ...]:
@@ -134,5 +134,6 @@ def _tables(v: Vrex, point: Point, shares: Selection, done: Pass) -> tuple[str, 
     )
 
 
-def _size(tokens: int) -> str:
+def size(tokens: int) -> str:
+    """A number of tokens in a few letters."""
     return "1M" if tokens == 1 << 20 else f"{tokens >> 10}K" if tokens % 1024 == 0 else f"{tokens:,}"

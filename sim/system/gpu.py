@@ -3,26 +3,15 @@
 The GPU runs one stage at a time. With InfiniGen, InfiniGenP, ReKV and ReSV it predicts on the GPU and fetches for the
 next layer while this layer computes, as V-Rex VI-B says of all baselines. With FlexGen no transfer overlaps with
 computation, because the paper's latencies grow by the whole time of the transfer.
-
-A measured GPU (`Gpu.gather`) predicts and fetches for the same layer, one after the other: the kernel that gathers
-entries from the host occupies the GPU.
 """
 
-from openvrex.golden.function_params import check
 from openvrex.sim.system.platforms import Gpu
 from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
 from openvrex.sim.system.workload import Selection
 
-MEASURED = "resident", "resv"  # policies, on a measured GPU
-
 
 def run(g: Gpu, p: Point, selection: Selection) -> Pass:
-    """Simulates one pass of `p` on `g`; `selection` says which share of the cache each layer fetches.
-
-    Raises `ParamError` for a policy that was not measured on a measured GPU.
-    """
-    reason = f"was not measured on {g.name}: take one of {', '.join(MEASURED)}"
-    check(g.gather is None or p.policy in MEASURED, "policy", p.policy, reason)
+    """Simulates one pass of `p` on `g`; `selection` says which share of the cache each layer fetches."""
     m = p.model
     rows = p.batch * p.rows
     line = Timeline()
@@ -38,19 +27,12 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
         gpu(-1, "vision", ops / g.vision, ops=ops)
     asked = line.free.get("GPU", 0.0)
     fetched = 0.0
-    predicts, power = 0.0, g.watts  # seconds of a layer
-    gather = None if p.policy in RESIDENT else g.gather
-    if overlaps:
-        predicts = p.batch * p.cache * g.predict[p.policy]
-    elif gather:
-        predicts, power = p.batch * (gather.steps + gather.cluster * p.cache / selection.cluster), gather.watts
+    predicts = p.batch * p.cache * g.predict[p.policy] if overlaps else 0.0  # seconds of a layer
     for layer, share in enumerate(selection.layers(p.stage).tolist()):
         attended = p.cache if p.policy in RESIDENT else share * p.cache
         moved = p.batch * share * p.cache * m.entry_bytes
         fetched += moved
-        came = 0.0
-        if not gather:
-            came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
+        came = line.put(layer, "fetch", "link", moved / g.link, asked if overlaps else line.free.get("GPU", 0.0))
         ops = 2.0 * rows * m.layer_weights
         # With FlexGen the whole layer waits for the cache, so nothing of the transfer is hidden.
         asked = gpu(
@@ -58,10 +40,8 @@ def run(g: Gpu, p: Point, selection: Selection) -> Pass:
         )
         if predicts:
             asked = gpu(layer, "predict", predicts)
-        if gather:
-            came = line.put(layer, "fetch", "link", moved / g.link, asked)
         ops = 2 * p.batch * m.attention_macs(p.rows, attended)
         read = p.batch * attended * m.entry_bytes / memory
         gpu(layer, "attention", max(ops / g.attention, read), came, ops)
     gpu(-1, "vocabulary", 2 * m.width * m.vocab / memory)
-    return Pass(line.stages, fetched, {"GPU": power})
+    return Pass(line.stages, fetched, {"GPU": g.watts})

@@ -10,7 +10,7 @@ tokens, a mean pass has its part. Left out: where a mean ends within a pass, its
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -22,12 +22,30 @@ from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.share_plan import HEADS, SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.kvmap import Burst
+from openvrex.hdl.params import SystemParams
 from openvrex.sim.system.share_cycles import DEVICE, HOME, INPUTS, TEAM, WEIGHTS, WORK, CoreShare, busy_for
+from openvrex.sim.system.workload import Decoder
 from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.kvmu_time import APPEND
 from openvrex.sim.units.wtu_time import RowPlan, WtuTime
 
 EARLY = "hash"  # the phase of a pass that completes a mean
+
+
+@lru_cache(maxsize=256)
+def shared(
+    system: SystemParams,
+    model: Decoder,
+    tokens: int,
+    cached: int,
+    latency: int,
+    pages: PageParams,
+    found: float,
+    streams: int,
+) -> "PageShare":
+    """A share, of which each is played once: homes do not matter to it."""
+    return PageShare(system, model.sizes, tokens, cached, 0.0, latency, pages=pages, found=found, streams=streams)
 
 
 @dataclass(frozen=True)
@@ -132,6 +150,11 @@ class PageShare(CoreShare):
                     rows = [s for s in steps if s.op == Opcode.LOAD and s.beat["target"] == LoadTo.X]
                     out[name]["rows"] = busy_for(self.core, self.latency, rows)["bytes"] * times
         return out
+
+    @cached_property
+    def times(self) -> tuple[dict[str, dict[str, float]], float, list[Burst]]:
+        """`layer`, `placing`, and the bursts of a FETCH, which a system reads from where its entries lie."""
+        return self.layer(), self.placing(), self.held(DreTime).kvmu.kv.fetch(0, self.chosen)
 
     def placing(self) -> float:
         """Cycles in which DRE and retriever place all tokens of a pass, which stages of the LXE overlap."""

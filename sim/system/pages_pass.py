@@ -33,11 +33,10 @@ from openvrex.sim.system.dre_demand import joined
 from openvrex.sim.system.home import fetching, near
 from openvrex.sim.system.layer_load import Load, most_rows
 from openvrex.sim.system.layer_share import REST, StageShare
-from openvrex.sim.system.page_share import PageShare
+from openvrex.sim.system.page_share import PageShare, shared
 from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.selection import records
 from openvrex.sim.system.timeline import Pass, Point, Timeline
-from openvrex.sim.units.dre_time import DreTime
 from openvrex.sim.units.retriever_time import copied_entry
 
 STREAM = "world"  # on which the share of kept pages was recorded
@@ -80,10 +79,9 @@ class PagesPass(CorePass):
 
     def share(self, tokens: int = 0, streams: int = 1) -> PageShare:
         """Core 0's share of a layer in a pass of so many tokens of each stream, those of a frame if not given."""
-        v, p = self.v, self.point
-        own = v.system, p.model.sizes, tokens or p.rows, p.cache, 0.0, v.latency
         found = self.found("text" if tokens == 1 else "frame")
-        return PageShare(*own, pages=self.pages, found=found, streams=streams)
+        of = tokens or self.point.rows, self.point.cache, self.v.latency
+        return shared(self.v.system, self.point.model, *of, self.pages, found, streams)
 
     @property
     def whole(self) -> float:
@@ -155,11 +153,11 @@ class PagesPass(CorePass):
     def _batch(self, line: Timeline, tokens: int, streams: int) -> float:
         """Enter the layers of a batch; returns the bytes that they fetch over the link."""
         share, v, m = self.share(tokens, streams), self.v, self.point.model
-        stages, placing = share.layer(), share.placing()
+        stages, placing, reads = share.times
         s, k = share.shares, v.core.dre.kvmu
         team = s.members > 1
         waits = barriers(share.phases, s.cores)
-        addr, size = joined(share.held(DreTime).kvmu.kv.fetch(0, share.chosen))
+        addr, size = joined(reads)
         entries = share.entries * m.kv_heads
         moved = entries * k.home_bytes
         near = self.near + (1 - self.near) * share.found * self.whole  # the share that device memory has

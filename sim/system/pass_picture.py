@@ -13,12 +13,13 @@ import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from openvrex.golden.atomic_files import replacing  # noqa: E402
-from openvrex.sim.system.platforms import Gpu, Vrex  # noqa: E402
+from openvrex.sim.system.platforms import Platform, Vrex  # noqa: E402
 from openvrex.sim.system.timeline import Pass  # noqa: E402
 
 COLOURS = {
     "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52",
     "cluster": "#e08a8c", "switch": "#701c1e", "walk": "#a33b3e", "fetch": "#937860",
+    "join": "#da8bc3", "expand": "#c7b299",
     "attention": "#55a868", "out": "#64b5cd", "gate_up": "#8c8c8c", "down": "#b5b5b5", "layer": "#4c72b0",
     "vocabulary": "#ccb974", "gap": "#eeeeee",
 }  # fmt: skip
@@ -35,7 +36,7 @@ def saved(figure: Figure, folder: Path, name: str) -> list[Path]:
     return out
 
 
-def timeline(platform: Vrex | Gpu, p: Pass, folder: Path, name: str) -> list[Path]:
+def timeline(platform: Platform, p: Pass, folder: Path, name: str) -> list[Path]:
     """Draws the stages of a middle layer and its neighbours by resource, with the device memory's bandwidth below
     (V-Rex Fig. 17)."""
     middle = max(s.layer for s in p.stages) // 2

@@ -7,7 +7,9 @@ from openvrex.sim.system.accelerator import run as run_vrex
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.gpu import run as run_gpu
 from openvrex.sim.system.layer_share import Layer, at_home
-from openvrex.sim.system.platforms import Gpu, Vrex
+from openvrex.sim.system.measured_gpu import MeasuredGpu
+from openvrex.sim.system.measured_gpu import run as run_measured
+from openvrex.sim.system.platforms import Platform, Vrex
 from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Pass, Point
 from openvrex.sim.system.workload import Selection, constant, table_ii
 
@@ -15,10 +17,14 @@ NOT_SELECTING = (EVERYTHING, *RESIDENT)
 MEANING = "tables are full, so keys join others, and shares are no longer those recorded"
 
 
-def simulate(platform: Vrex | Gpu, point: Point, selection: Selection | None = None) -> Pass:
+def simulate(platform: Platform, point: Point, selection: Selection | None = None) -> Pass:
     """Latency, timeline and energy of `point`. Without `selection`, the shares are those of V-Rex Table II."""
     shares = selected(point, selection)
-    return run_vrex(platform, point, shares) if isinstance(platform, Vrex) else run_gpu(platform, point, shares)
+    if isinstance(platform, Vrex):
+        return run_vrex(platform, point, shares)
+    return (
+        run_measured(platform, point, shares) if isinstance(platform, MeasuredGpu) else run_gpu(platform, point, shares)
+    )
 
 
 def selected(point: Point, selection: Selection | None) -> Selection:
@@ -32,13 +38,19 @@ def selected(point: Point, selection: Selection | None) -> Selection:
     return selection or table_ii(point.policy, point.model)
 
 
-def device_bytes(platform: Vrex | Gpu, point: Point, selection: Selection) -> int:
+def device_bytes(platform: Platform, point: Point, selection: Selection) -> int:
     """Bytes of device memory that a pass needs: the sum of `sim.system.device_memory.arrays`."""
     return sum(arrays(platform, point, selected(point, selection)).values())
 
 
-def remarks(platform: Vrex | Gpu, point: Point, selection: Selection) -> list[str]:
-    """Where the hardware does not do what the shares were recorded of: its time is then that of another function."""
+def remarks(platform: Platform, point: Point, selection: Selection) -> list[str]:
+    """What a reader of the time must know.
+
+    Of a measured GPU what was fitted, and at which sizes it was measured; of V-Rex where the hardware does not do what
+    the shares were recorded of, so that the time is that of another function.
+    """
+    if isinstance(platform, MeasuredGpu):
+        return platform.remarks
     if not isinstance(platform, Vrex) or point.policy in NOT_SELECTING:
         return []
     have, (_, wanted) = platform.core.dre.hcu.clusters, at_home(platform, point, selection)
@@ -49,7 +61,7 @@ def remarks(platform: Vrex | Gpu, point: Point, selection: Selection) -> list[st
 MARK = " *"
 
 
-def mark(platform: Vrex | Gpu, point: Point, selection: Selection) -> str:
+def mark(platform: Platform, point: Point, selection: Selection) -> str:
     """A mark behind the time of a pass for which there are remarks."""
     return MARK if remarks(platform, point, selection) else ""
 
@@ -60,7 +72,7 @@ def legend(title: str, rows: Iterable[Sequence[str]]) -> str:
     return f"{title}. *: {MEANING}" if marked else title
 
 
-def lacks(platform: Vrex | Gpu, point: Point, selection: Selection) -> str:
+def lacks(platform: Platform, point: Point, selection: Selection) -> str:
     """Names a memory that is too small, as in "41 of 32 GiB of device memory"; empty if everything fits."""
     needs = [("device memory", device_bytes(platform, point, selection), platform.capacity)]
     if isinstance(platform, Vrex) and point.policy not in RESIDENT:

@@ -1,6 +1,5 @@
 """The platforms to simulate: V-Rex systems, which are presets with memories around them, and GPUs as rooflines."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,11 @@ from openvrex.hdl.design import load
 from openvrex.hdl.params import CLOCK, CoreParams, SystemParams, override, preset
 from openvrex.sim.system.dram import Dram
 from openvrex.sim.system.dram_timings import DDR4, HBM2E, LPDDR5
+from openvrex.sim.system.gpu_figures import read
+from openvrex.sim.system.measured_gpu import MeasuredGpu, scaled
 from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from openvrex.sim.system.ssd import Ssd
-from openvrex.sim.system.workload import WEIGHTS, Decoder, Vision
+from openvrex.sim.system.workload import WEIGHTS, Decoder
 
 # Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout
 # (docs/size.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
@@ -96,18 +97,6 @@ class Vrex:
 
 
 @dataclass(frozen=True)
-class Gather:
-    """ReSV on a measured GPU. A kernel gathers what is chosen over the link and occupies the GPU: nothing overlaps it.
-
-    steps : seconds of ReSV's steps in a layer · cluster : more for each cluster of a KV head · watts : power
-    """
-
-    steps: float
-    cluster: float
-    watts: float
-
-
-@dataclass(frozen=True)
 class Gpu:
     """A GPU as a roofline, calibrated on the measurements of V-Rex VI-B. Figures in pairs are AGX Orin and A100.
 
@@ -124,7 +113,6 @@ class Gpu:
     predict   : seconds of prediction per cached token and layer, by policy
     watts     : power, V-Rex Table I
     capacity  : bytes of device memory
-    gather    : of a measured GPU: ReSV, in place of `predict`
     """
 
     name: str
@@ -139,7 +127,6 @@ class Gpu:
     watts: float
     capacity: int
     weights: float = 0.87
-    gather: Gather | None = None
 
 
 EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
@@ -169,49 +156,31 @@ A100 = Gpu(
 )  # fmt: skip
 
 
-def measured(file: Path) -> Gpu:
-    """A GPU at the rates of a recorded measurement.
-
-    Rates of products, link, encoder and ReSV's steps are as measured. That of attention is fitted: to the slope of
-    resident frames from 10K to 100K tokens.
-    """
-    known = json.loads(file.read_text())
-    found, watts = known["rates"], known["frames"]["watts of ahead, N=40960 tokens_a_cluster=32"]
-    model, rows, more = Decoder(), found["32_layers_without_attention_ms_by_rows"], 10
-    of = {n: 1e-3 * found[f"resident_ms batch=1 cache={n} rows={more}"]["own"] for n in (10240, 102400)}
-    slope = (of[102400] - of[10240]) / (102400 - 10240) / model.layers
-    steps = {
-        n: 1e-3 * sum(found[f"resv_ms_a_layer clusters={n}"][k] for k in STEPS) for n in (1280, 20480)
-    }  # of a layer
-    each = (steps[20480] - steps[1280]) / (20480 - 1280)
-    return Gpu(
-        "H100",
-        peak=989e12,
-        bandwidth=1e9 * found["their_weights_GB"] / (1e-3 * rows[f"{more}"]),
-        launch=0.0,
-        link=1e9 * found["link_gather_GBps_by_piece"]["16384"],
-        attention=2 * model.attention_macs(more, 1) / slope,
-        dense=2 * 640 * model.layers * model.layer_weights / (1e-3 * rows["640"]),
-        vision=2 * Vision().macs / (1e-3 * found["encoder_ms_by_frames"]["1"]),
-        predict={},
-        watts=found["watts_of_resident_frames"][1],
-        capacity=80 << 30,
-        weights=1.0,
-        gather=Gather(steps[1280] - each * 1280, each, watts[1]),
-    )
-
-
-STEPS = ("hash", "scores", "mass", "bisection compiled", "cluster")
+# One that was measured (docs/results/h100.json, from which `vrex dev record` makes its file), and two scaled from it by
+# data sheets: H100 SXM 3,352 GB/s, 989 TFLOPS, PCI Express 5.0, 700 W; A100 80 GB PCIe 1,935 GB/s, PCI Express 4.0; AGX
+# Orin 204.8 GB/s; the latter two's operations and watts as in V-Rex's Table I. AGX has one memory for processor and
+# GPU, so that its other home is a drive.
 H100_FILE = Path(__file__).with_name("h100.json")
-H100 = measured(H100_FILE)
+H100 = MeasuredGpu("H100", read(H100_FILE))
+A100_SCALED = MeasuredGpu(
+    "A100, scaled", scaled(H100.figures, "A100", 1935 / 3352, A100.peak / 989e12, 0.5, A100.watts / 700, 80)
+)
+AGX_SCALED = MeasuredGpu(
+    "AGX Orin, scaled",
+    scaled(H100.figures, "AGX Orin", 204.8 / 3352, AGX.peak / 989e12, 1.0, AGX.watts / 700, 32),
+    drive=Ssd(),
+)
 
-PLATFORMS: dict[str, Vrex | Gpu] = {
+Platform = Vrex | Gpu | MeasuredGpu
+PLATFORMS: dict[str, Platform] = {
     "edge": EDGE,
     "kvpu": KVPU,
     "server": SERVER,
     "agx": AGX,
     "a100": A100,
     "h100": H100,
+    "a100-scaled": A100_SCALED,
+    "agx-scaled": AGX_SCALED,
 }
 
 
@@ -220,19 +189,26 @@ HOMES = ("link", "device")
 
 def platform(
     name: str, preset_name: str | None = None, assignments: Sequence[str] = (), home: str = "link"
-) -> Vrex | Gpu:
+) -> Platform:
     """The platform `name` of `PLATFORMS`, with the hardware of a preset or design file, or with parameters overridden.
 
+    name : or the path of a platform file, which ends in .json
     home : as of `Vrex`
 
-    Raises `ParamError` for unknown names, and for parameters or another home of a GPU.
+    Raises `ParamError` for unknown names, and for parameters or another home of a GPU, but for "home_bits=4" of one
+    that was measured; `ValueError` as `gpu_figures.read`.
     """
-    check(name in PLATFORMS, "platform", name, f"must be one of {', '.join(PLATFORMS)}")
     check(home in HOMES, "home", home, f"must be one of {', '.join(HOMES)}")
-    found = PLATFORMS[name]
+    file = name.endswith(".json")
+    check(file or name in PLATFORMS, "platform", name, f"must be one of {', '.join(PLATFORMS)}, or a .json file")
+    found = MeasuredGpu(Path(name).stem, read(Path(name))) if file else PLATFORMS[name]
     if not isinstance(found, Vrex):
         check(home == "link", "home", home, f"must be link on {name}: a GPU's cache is resident or behind the link")
-        check(not preset_name and not assignments, "platform", name, "has no preset and no parameters: leave them out")
+        if isinstance(found, MeasuredGpu) and list(assignments) == ["home_bits=4"]:
+            found, assignments = replace(found, home_bits=4), ()
+        own = " but -p home_bits=4" * isinstance(found, MeasuredGpu)
+        why = f"has no preset and no parameters{own}: leave them out"
+        check(not preset_name and not assignments, "platform", name, why)
         return found
     if home != "link":
         found = replace(found, name=f"{found.name}, home in device memory", home=home)

@@ -111,7 +111,6 @@ def test_a_frame_and_a_token_take_less():
         ("pass --platform agx --policy flexgen --weights q4_0", "weights='q4_0': must be bf16 on a GPU"),
         ("policies --policy full --weights q4_1 --cache 1024", "weights='q4_1': need -p lxe.weights=true"),
         ("layer --weights q4_0", "weights='q4_0': need -p lxe.weights=true"),
-        ("pass --platform h100 --policy flexgen", "policy='flexgen': was not measured on H100"),
     ],
 )
 def test_what_is_refused_in_one_line(words, reason):
