@@ -109,8 +109,8 @@ def pages(known: dict) -> str:
             cells = found[record]["rows"][at][1:]
             if million := found.get(f"{record} 1M"):
                 cells = [*cells[:-1], million["rows"][at][1]]
-            known = [cell if cell[0].isdigit() and "GiB" not in cell and "=" not in cell else "-" for cell in cells]
-            rows.append([f"`{name}`", policy.format(name), *(known[i] for i in shown)])
+            cells = [cell if cell[0].isdigit() and "GiB" not in cell and "=" not in cell else "-" for cell in cells]
+            rows.append([f"`{name}`", policy.format(name), *(cells[i] for i in shown)])
     return table(["preset", "policy", *(caches[i] for i in shown)], rows)
 
 

@@ -40,12 +40,12 @@ def test_a_batch_is_of_each_stream():
     assert many.joules < one.joules
 
 
-QUICK = [name for name in BY_NAME if "H100" in name or "scaled" in name or name == "V-Rex48, host"]
+GPUS = [name for name in BY_NAME if "H100" in name or "scaled" in name]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", GPUS)
 def test_recorded_curves_are_todays(name):
-    """Of machines that take seconds; frames of the presets are held by the record of `vrex simulate frames`."""
+    """Of GPUs; other machines are held by the records of `vrex simulate frames` and `vrex papers evaluate`."""
     for streams in STREAMS:
         kept = [Cell(**c) for c in KEPT["frames"][f"{streams}"][name]]
         found = curve(BY_NAME[name], streams)
@@ -61,6 +61,12 @@ def test_presets_are_as_in_the_record_of_frames():
         cells = {c["cache"]: f"{c['ms']:.1f}" for c in KEPT["frames"]["1"][name]}
         assert [cells[n] for n in CACHES[:4]] == record["frames pages x"]["rows"][at][1:5]
         assert cells[1 << 20] == record["frames pages x 1M"]["rows"][at][1]
+    anchors = json.loads((ROOT / "docs/results/evaluation.json").read_text())["figures"]
+    for name in ("V-Rex8", "V-Rex48"):
+        (own,) = (n["trace"] for n in anchors if n["what"] == f"{name}, frame, 40K")
+        home = "drive" if name == "V-Rex8" else "host"
+        cells = {c["cache"]: c["ms"] for c in KEPT["frames"]["1"][f"{name}, {home}"]}
+        assert cells[40960] == pytest.approx(own)
 
 
 def test_the_command_draws_and_names(tmp_path):
