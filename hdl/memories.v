@@ -7,6 +7,7 @@
 // - A read of a word, any lane of which is written at the same edge, is undefined until the next read.
 //   (This body gives the old content; with OPENVREX_CHECK it gives the inverse of that.)
 // - There is no reset and no initial content. Addresses are below DEPTH whenever their enable is set.
+//   (With OPENVREX_CHECK, Verilator fills the words with random bits, by +verilator+seed+N.)
 module ram_1r1w #(
   parameter WIDTH = 8,  // bits of a word
   parameter DEPTH = 2,  // words, at least 2
@@ -23,6 +24,21 @@ module ram_1r1w #(
   localparam LANE = WIDTH / LANES;
   reg [WIDTH-1:0] mem [0:DEPTH-1];
   integer k;
+
+`ifdef OPENVREX_CHECK
+`ifdef VERILATOR
+  // Each word starts with random bits of its own, as on a chip; Verilator alone would give all words one value.
+  integer word, part;
+  reg [WIDTH+31:0] bits;
+  initial begin
+    bits = 0;
+    for (word = 0; word < DEPTH; word = word + 1) begin
+      for (part = 0; part < WIDTH; part = part + 32) bits = {bits[WIDTH-1:0], $urandom};
+      mem[word] = bits[WIDTH-1:0];
+    end
+  end
+`endif
+`endif
 
   always @(posedge clk) begin
     for (k = 0; k < LANES; k = k + 1)
@@ -58,6 +74,7 @@ endmodule
 // - A read puts the word into r_data at the rising edge. r_data holds while en is low and is
 //   undefined after a write, until the next read.
 // - There is no reset and no initial content. addr is below DEPTH whenever en is high.
+//   (With OPENVREX_CHECK, Verilator fills the words with random bits, by +verilator+seed+N.)
 module ram_1rw #(
   parameter WIDTH = 8,  // bits of a word
   parameter DEPTH = 2,  // words, at least 2
@@ -73,6 +90,21 @@ module ram_1rw #(
   localparam LANE = WIDTH / LANES;
   reg [WIDTH-1:0] mem [0:DEPTH-1];
   integer k;
+
+`ifdef OPENVREX_CHECK
+`ifdef VERILATOR
+  // Each word starts with random bits of its own, as on a chip; Verilator alone would give all words one value.
+  integer word, part;
+  reg [WIDTH+31:0] bits;
+  initial begin
+    bits = 0;
+    for (word = 0; word < DEPTH; word = word + 1) begin
+      for (part = 0; part < WIDTH; part = part + 32) bits = {bits[WIDTH-1:0], $urandom};
+      mem[word] = bits[WIDTH-1:0];
+    end
+  end
+`endif
+`endif
 
   always @(posedge clk) begin
     for (k = 0; k < LANES; k = k + 1)

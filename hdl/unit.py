@@ -7,6 +7,8 @@ from amaranth.lib.wiring import Out
 from openvrex.hdl.memory import error_members
 from openvrex.hdl.named import reg
 
+COUNTER_BITS = 32  # of a performance counter
+
 
 class Unit(wiring.Component):
     """A component with performance counters, and with error pulses if its memories are protected.
@@ -34,7 +36,7 @@ class Unit(wiring.Component):
 
     def __init__(self, p: object, members: dict[str, wiring.Member], *protects: str):
         self.p = p
-        perf = Out(data.StructLayout(dict.fromkeys(self.counters(), 32)))
+        perf = Out(data.StructLayout(dict.fromkeys(self.counters(), COUNTER_BITS)))
         super().__init__({**members, "perf": perf, **error_members(*protects)})
 
     @classmethod

@@ -1,5 +1,6 @@
 """`vrex dev prove`: prove properties of the units formally, one after the other."""
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,37 +10,72 @@ from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
-from openvrex.tb.formal.proofs import LIMIT, Verdict, goals
+from openvrex.tb.formal.planted import Planted, planted
+from openvrex.tb.formal.proofs import EQUAL, LIMIT, Goal, Verdict, goals
+
+FAULTS = 10  # that are planted in a unit and refuted
 
 
 def command(
     units: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(ALL)}; all by default.")] = None,
+    equal: Annotated[
+        bool, typer.Option("--equal", help="Only that units equal their specifications, with ten planted faults each.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Give up a proof after this many seconds.")] = LIMIT,
     json: console.Json = False,
 ) -> None:
     """Prove properties of the units formally.
 
     For each claim the command also shows that its event happens and that an edited unit breaks it. It leaves a
-    counterexample as a waveform. Exit code 1 if a claim is broken, has no answer or could not fail.
+    counterexample as a waveform. Exit code 1 if a claim is broken, has no answer or could not fail, or if a fault that
+    --equal plants is neither refuted nor proved to change nothing.
     """
     for unit in units or ():
         check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
     check(limit >= 1, "limit", limit, "must be at least 1")
-    todo = [g for g in goals() if not units or g.unit in units]
+    todo = [g for g in goals() if (not units or g.unit in units) and (not equal or g.claim == EQUAL)]
+    check(bool(todo), "unit", " ".join(units or ()), "has no specification yet: leave --equal out")
     found: list[Verdict] = []
+    faults: dict[str, list[Planted]] = {}
     with Spinner(quiet=json) as step:
         for i, goal in enumerate(todo):
             step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, {goal.claim}")
             found.append(goal.judge(limit))
             if not json:
                 console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
+            if equal and isinstance(goal, Goal):
+                step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, planted faults")
+                faults[f"{goal.unit} {goal.size}"] = own = list(planted(goal, FAULTS, limit))
+                if not json:
+                    console.out.print(f"{'':<12} {_counted(own)}", highlight=False, soft_wrap=True)
     if json:
-        console.print_json([asdict(v) for v in found])
+        planted_in = {where: [asdict(f) for f in own] for where, own in faults.items()}
+        console.print_json(
+            {"goals": [asdict(v) for v in found], "faults": planted_in} if equal else [asdict(v) for v in found]
+        )
     bad = [v for v in found if not v.fine]
+    for where, own in faults.items():
+        if not _told(own):
+            console.err.print(f"{where}: {_counted(own)}", highlight=False, soft_wrap=True)
     for v in bad:
         console.err.print(f"{v.unit} {v.size}, {v.claim}: {v.kind} {v.note}", highlight=False, soft_wrap=True)
-    if bad:
+    if bad or not all(map(_told, faults.values())):
         raise typer.Exit(1)
+
+
+def _counted(faults: list[Planted]) -> str:
+    """How many planted faults came to which end."""
+    counts = Counter(f.kind for f in faults)
+    longest = max((f.depth or 0 for f in faults), default=0)
+    return (
+        f"planted faults: {', '.join(f'{n} {kind}' for kind, n in counts.items())}, traces of at most {longest} cycles"
+    )
+
+
+def _told(faults: list[Planted]) -> bool:
+    """Whether enough faults are refuted, and none is without an answer."""
+    counts = Counter(f.kind for f in faults)
+    return counts["refuted"] >= FAULTS and not counts["no answer"]
 
 
 def line(v: Verdict) -> str:

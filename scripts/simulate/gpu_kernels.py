@@ -66,12 +66,3 @@ class TorchKernels:
         signed = ((signs[..., None] >> shifts & 1) * 2 - 1).to(queries.dtype)
         logits = (queries @ signed.transpose(-1, -2)).float().amax(1)
         out.copy_(logits.view(len(signs), -1, PAGE).amax(-1))
-
-
-def kernels(device: str) -> Kernels:
-    """Triton's kernels on a GPU, else PyTorch's."""
-    if device == "cpu":
-        return TorchKernels()
-    from openvrex.scripts.simulate.gpu_triton import TritonKernels
-
-    return TritonKernels()

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as nn
 
-from openvrex.scripts.simulate.gpu_kernels import BITS, PAGE, Kernels, kernels
+from openvrex.scripts.simulate.gpu_kernels import BITS, PAGE, Kernels, TorchKernels
 from openvrex.sim.system.gpu_figures import Attention, Frame, GpuFigures, Shape
 from openvrex.sim.system.measured_gpu import HOME_BITS, RECENT
 from openvrex.sim.system.workload import Decoder, Vision
@@ -353,7 +353,7 @@ def encoder(on: Machine, v: Vision) -> Callable[[int], Run]:
 
 def measured(sizes: Sizes, on: Machine, say: Callable[[str], None]) -> GpuFigures:
     """All figures of a machine; `say` hears what is measured next."""
-    m, own = sizes.decoder, kernels(on.device)
+    m, own = sizes.decoder, _kernels(on)
     say("copies and products")
     copy, product, launches = _copy(sizes, on), _product(sizes, on), _launches(on)
     say("the link")
@@ -398,6 +398,15 @@ def measured(sizes: Sizes, on: Machine, say: Callable[[str], None]) -> GpuFigure
         watts=watts,
         frames=frames,
     )
+
+
+def _kernels(on: Machine) -> Kernels:
+    """Triton's kernels on a GPU, else PyTorch's."""
+    if not on.gpu:
+        return TorchKernels()
+    from openvrex.scripts.simulate.gpu_triton import TritonKernels
+
+    return TritonKernels()
 
 
 def _copy(sizes: Sizes, on: Machine) -> float:

@@ -69,7 +69,11 @@ class WtuTime:
         return RowTiming(len(plan.digits), plan.walked, sum(plan.tests), int(last[0]))
 
     def worst(self, clusters: int, largest: int) -> int:
-        """Upper bound of the latency of any row of `clusters` clusters whose counts are at most `largest`."""
+        """The longest latency of a row of `clusters` clusters, whole words, whose counts are at most `largest`.
+
+        All codes are 1, the least that weighs something, so that every bin but the last is walked and every word is
+        tested; the threshold falls into the last word. Of a row that ends within a word it is a bound.
+        """
         p = self.p
         words = -(-clusters // p.n_w)
         if p.selection == "buckets":
@@ -78,7 +82,7 @@ class WtuTime:
         bins = [1 << width for width, _ in p.digits]
         walks = bins[0] + TH + sum(SETTLES + b for b in bins)
         tests = (words + p.test_steps) * (digits + SETTLES + 1)  # every word has equal codes, and one is halved
-        return p.readings * words * digits + walks + tests + SETTLES + 1
+        return p.readings * words * digits + walks - 1 + tests + SETTLES + 1 - digits
 
     def run(
         self,

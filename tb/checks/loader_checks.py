@@ -23,6 +23,7 @@ from openvrex.tb.library.transfer_traffic import (
     episode,
     loads,
     long,
+    octaves,
     params,
     play,
     random_transfers,
@@ -79,7 +80,8 @@ def traffic(size: str) -> list[dict]:
     """Seeded random episodes, each with stalls of its own."""
     p, rng = params(SIZES[size]), random.Random(1)
     n = 24 if size == "tiny" else 12
-    return [case(size, random_transfers(p, rng, n, TARGETS, LoadTo.VECTOR), stalls) for stalls in STALLS]
+    some = [case(size, random_transfers(p, rng, n, TARGETS, LoadTo.VECTOR), stalls) for stalls in STALLS]
+    return [*some, case(size, octaves(p, LoadTo.VECTOR))]
 
 
 def corners(size: str) -> list[dict]:
@@ -144,8 +146,9 @@ def check_long_instructions():
 def check_cycles(size: str, **how) -> None:
     """Every transfer of random programs is in the cycle of the time view."""
     p, rng = params(SIZES[size]), random.Random(2)
-    programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)] + [corners(size)]
-    latencies = [1, 5, 40, 2]
+    programs = [random_transfers(p, rng, 10, TARGETS, LoadTo.VECTOR) for _ in range(3)]
+    programs += [corners(size), octaves(p, LoadTo.VECTOR)]
+    latencies = [1, 5, 40, 2, 3]
     got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)], **how)
     for c, n, g in zip(programs, latencies, got, strict=True):
         want, first = LoaderTime(p, n).run(c), g["taken"][0]
@@ -155,6 +158,12 @@ def check_cycles(size: str, **how) -> None:
         assert [t - first for t in g["beats"]] == want.beats
         assert [t - first for t in words] == want.words
         assert [t - first for t, _ in g["done"]] == want.done
+
+
+def check_every_count_of_rows():
+    """Each bit of the rows and of the words, up to the most."""
+    sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
+    run("tiny", [case("tiny", [transfer(LoadTo.VECTOR, 0, *n) for n in sizes], latency=(1, 1))])
 
 
 def check_cycles_equal_the_time_view(size):

@@ -21,6 +21,7 @@ from openvrex.tb.library.transfer_traffic import (
     episode,
     known,
     long,
+    octaves,
     params,
     play,
     random_transfers,
@@ -99,7 +100,8 @@ def traffic(size: str) -> list[dict]:
     """Seeded random episodes, each with stalls of its own."""
     p, rng = params(SIZES[size]), random.Random(1)
     n = 24 if size == "tiny" else 12
-    return [case(size, random_transfers(p, rng, n, TARGETS, StoreTo.MEMORY), stalls) for stalls in STALLS]
+    some = [case(size, random_transfers(p, rng, n, TARGETS, StoreTo.MEMORY), stalls) for stalls in STALLS]
+    return [*some, case(size, octaves(p, StoreTo.MEMORY))]
 
 
 def corners(size: str) -> list[dict]:
@@ -154,10 +156,17 @@ def check_long_instructions():
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
+def check_every_count_of_rows():
+    """Each bit of the rows and of the words, up to the most."""
+    sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
+    run("tiny", [case("tiny", [transfer(StoreTo.MEMORY, 0, *n) for n in sizes], latency=(1, 1))])
+
+
 def check_cycles_equal_the_time_view(size):
     p, rng = params(SIZES[size]), random.Random(2)
-    programs = [random_transfers(p, rng, 10, TARGETS, StoreTo.MEMORY) for _ in range(3)] + [corners(size)]
-    latencies = [1, 5, 40, 2]
+    programs = [random_transfers(p, rng, 10, TARGETS, StoreTo.MEMORY) for _ in range(3)]
+    programs += [corners(size), octaves(p, StoreTo.MEMORY)]
+    latencies = [1, 5, 40, 2, 3]
     got = run(size, [case(size, c, latency=(n, n)) for c, n in zip(programs, latencies, strict=True)])
     for c, n, g in zip(programs, latencies, got, strict=True):
         want, first = StorerTime(p, n).run(c), g["taken"][0]

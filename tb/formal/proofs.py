@@ -29,6 +29,7 @@ from openvrex.tb.formal import (
 )
 from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMonitor
 from openvrex.tb.formal.bursts_proof import BusMonitor
+from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
@@ -264,10 +265,24 @@ def _collisions() -> Iterator[Goal]:
 
 def goals() -> Iterator[Goal | Independence | Equality]:
     """All goals, unit by unit."""
-    found = [*_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
+    found = [*_specified(), *_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
     found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
+
+
+EQUAL = "equals its specification"  # for every input, every stall and every content of memories, without a bound
+_counted = partial(patch, "openvrex.hdl.unit.COUNTER_BITS", 2)  # counters that wrap soon
+
+
+def _specified() -> Iterator[Goal]:
+    """Goals of units that are proved equal to a specification."""
+    p = small().core.dre.wtu
+    forwards = (r"connect \\S \\part \[\d+\]", r"connect \\S 1'0")  # takes the word that was read
+    for clusters, n_w in ((4, 2), (6, 2), (4, 4), (16, 4)):
+        own = replace(p, clusters=clusters, counts=clusters, n_w=n_w)
+        size = f"{clusters} clusters, {n_w} a word"
+        yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
 
 
 def _kvmu() -> Iterator[Goal]:

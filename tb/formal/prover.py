@@ -17,14 +17,13 @@ from amaranth.lib import wiring
 from openvrex.tb.formal.counterexample import BITS, MAP, WORDS, write_wave
 from openvrex.tb.library.yosys import run_yosys
 
-_WORDS = (
+_CELLS = (
     "read_rtlil {folder}/a.il",
     "delete t:$meminit t:$meminit_v2",  # memories start with any content
     "hierarchy -top top",
     "proc",
-    "flatten",
-    "chformal -lower",
 )
+_WORDS = ("flatten", "chformal -lower")
 # Selections that a proof may cut: their outputs are free in every cycle. A read port keeps its word.
 MEMORIES = "c:*.mem t:$mem_v2 %i"  # of `hdl.memory`
 PRODUCTS = "t:$mul"
@@ -76,10 +75,12 @@ def holds(
     depth: int | None = None,
     limit: int = 300,
     name: str = "",
+    mutation: str = "",
 ) -> Proof:
     """Whether the monitor's claims hold in every reachable state, or in the first `depth` cycles.
 
-    `edit` (pattern, replacement) changes the RTLIL once, to see the proof fail. `merge` first joins equivalent
+    `edit` (pattern, replacement) changes the RTLIL once, to see the proof fail; `mutation` is one of `mutations`, for
+    the same. `merge` first joins equivalent
     registers, which pays in a large unit; ABC then gives no answer to claims that merging alone proves. Cells that
     `cut` selects (`MEMORIES`, `PRODUCTS`) give free outputs: the proof is faster, and still holds for the unit. A
     counterexample is simulated word by word and left as a waveform, `name`-<hash>.vcd.
@@ -87,14 +88,15 @@ def holds(
     Raises `RuntimeError` if there is no answer in `limit` seconds.
     """
     start = time.monotonic()
-    il = rtlil.convert(monitor, name="top", emit_src=False).replace("cell \\$anyseq ", "cell $anyseq ")
+    il = _text(monitor)
     if edit:
         il, n = re.subn(*edit, il, count=1)
         assert n, f"edit does not apply: {edit[0]!r}"
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
         (folder / "a.il").write_text(il)
-        run_yosys([c.format(folder=folder, cut=cut) for c in (*_WORDS, *_MEMORY, *_GRAPH)])
+        commands = (*_CELLS, *([mutation] if mutation else []), *_WORDS, *_MEMORY, *_GRAPH)
+        run_yosys([c.format(folder=folder, cut=cut) for c in commands])
         abc = Path(pyosys.__file__).parent / "yosys-abc"
         engine = f"bmc3 -c -F {depth} -T {limit}" if depth else f"pdr -T {limit}"
         smaller = ("scorr; dc2; " if depth else "scorr; ") if merge else ""
@@ -112,3 +114,21 @@ def holds(
     if depth and reached and int(reached[1]) >= depth:
         return Proof(True, "bmc3", seconds, depth)
     raise RuntimeError(f"ABC found no answer: {log[-500:]}")
+
+
+def mutations(monitor: wiring.Component, module: str, count: int, seed: int = 1) -> list[str]:
+    """Yosys's commands for `count` faults of cells of a module and those inside, such as "top.unit", by chance.
+
+    Fewer come, as outputs of registers are left out: a constant there contradicts the register's content after a reset.
+    """
+    with tempfile.TemporaryDirectory() as tmp:
+        folder = Path(tmp)
+        (folder / "a.il").write_text(_text(monitor))
+        listed = f"mutate -list {count} -seed {seed} -o {folder}/faults {module} {module}.*"
+        run_yosys([c.format(folder=folder) for c in (*_CELLS, listed)])
+        return [line for line in (folder / "faults").read_text().splitlines() if " -port Q " not in line]
+
+
+def _text(monitor: wiring.Component) -> str:
+    """RTLIL of a monitor, as module `top`."""
+    return rtlil.convert(monitor, name="top", emit_src=False).replace("cell \\$anyseq ", "cell $anyseq ")

@@ -87,7 +87,7 @@ class CoreSimulator:
         library = ROOT / "tb" / "library"
         files = {"bench.sv": (library / "core_run.sv").read_text() + self.top()}
         files["main.cpp"] = (library / "core_run.cpp").read_text()
-        flags = ["-O3", "--x-initial", "unique", "-Wno-fatal", "-Wno-WIDTH"]
+        flags = ["-O3", "--x-initial", "unique", "-Wno-fatal", "-Wno-WIDTH", "-DOPENVREX_CHECK"]
         flags += [f"--trace-{suffix()}"] if waves else []
         runtime = f"runtime-core{'-waves' if waves else ''}{'-flat' if self.flat else ''}"
         optimise = "-O0" if waves else "-O2" if self.flat else "-O1"

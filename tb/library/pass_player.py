@@ -179,7 +179,9 @@ class Player:
             work = Path(name)
             words = [int(line, 16) for line in (self.files.folder / golden.program).read_text().split()]
             (work / "requests").write_text(requests(words, golden.registers))
-            seconds = self._simulate(compare, work, ["--trace"] if waves else [])
+            # Registers and memories start with random bits, in each pass others.
+            start = ["+verilator+rand+reset+2", f"+verilator+seed+{1 + number}"]
+            seconds = self._simulate(compare, work, start + ["--trace"] * bool(waves))
             if waves:
                 waves.mkdir(parents=True, exist_ok=True)
                 dump = next(work.glob("dump.*"))
@@ -202,8 +204,7 @@ class Player:
         stores, end = os.pipe()
         image = self._file.fileno()
         arguments = [f"+image=/dev/fd/{image}", f"+stores={end}", *(f"+{k}={v}" for k, v in self.core.ports.items())]
-        # Registers and memories start with random bits.
-        arguments += ["+verilator+rand+reset+2", "+verilator+seed+1", *more]
+        arguments += more
         with (work / "log").open("wb") as log, os.fdopen(stores, "rb") as pipe:
             command = [self.core.simulator, *arguments]
             process = subprocess.Popen(command, cwd=work, pass_fds=[image, end], stdout=log, stderr=log)

@@ -421,6 +421,11 @@ def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[d
     return out
 
 
+def _one(x: int) -> bool:
+    """Whether one bit is set."""
+    return x > 0 and x & x - 1 == 0
+
+
 def _note(p: CoreParams, c: dict, bins: set[str], target: str) -> None:
     bins.add(f"wide_{target}" if c["wide"] else target)
     bins.add("one_row" if not c["rows"] else "rows")
@@ -430,6 +435,8 @@ def _note(p: CoreParams, c: dict, bins: set[str], target: str) -> None:
         bins.add("stride_0" if not c["stride"] else "contiguous" if c["stride"] == row else "apart")
         bins.add("overlapping" if 0 < c["stride"] < row else "clear")
         bins |= {"groups"} if c["rows"] >= p.dpe.n_w else set()
+        bins |= {f"stride_{(c['stride'] ^ row).bit_length() - 1}"} if _one(c["stride"] ^ row) else set()
+    bins |= {f"addr_{c['addr'].bit_length() - 1}"} if _one(c["addr"]) else set()
     for row_words in rows_of(p, c):
         a, b = row_words[0], row_words[0] + row - 1
         bins |= {"crosses_page"} if a // PAGE != b // PAGE else set()
@@ -496,6 +503,27 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
             widths = {"to": 16, "step": 12, "rows": 16, "words": 12, "wide": 1, "stride": 32, "addr": ADDR_BITS}
             out[-1] |= {"skip": 1} | {name: rng.getrandbits(bits) for name, bits in widths.items()}
     return out
+
+
+def octaves(p: CoreParams, memory: int) -> list[dict]:
+    """Two rows whose distance differs from their length in one bit of the stride, for each bit; each bit of an address.
+
+    What looks at a part of a stride or an address takes one of them for another.
+    """
+    size = 2 * p.dpe.n_w
+    grid = size.bit_length() - 1
+    far = [
+        transfer(memory, PAGE, 2, words, stride=words * size ^ 1 << k, signal=1 << k % 16)
+        for words in (1, 3)
+        for k in range(grid, 32)
+    ]
+    return far + [transfer(memory, 1 << k, signal=1 << k % 16) for k in range(grid, ADDR_BITS)]
+
+
+def octave_bins(p: CoreParams) -> set[str]:
+    """What `octaves` reaches: the lowest bit in which a stride differs from a row, and each bit of an address."""
+    grid = (2 * p.dpe.n_w).bit_length() - 1
+    return {f"stride_{k}" for k in range(grid, 32)} | {f"addr_{k}" for k in range(grid, ADDR_BITS)}
 
 
 def long(memory: int, size: int, rows: tuple[int, ...]) -> list[dict]:

@@ -10,7 +10,7 @@ from openvrex.sim.system.machines import CACHES, STREAMS, Cell, curve, first, wa
 from openvrex.sim.system.platforms import H100
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder
-from tb.library.runner import ROOT
+from openvrex.tb.library.runner import ROOT
 
 KEPT = json.loads((ROOT / "docs/results/machines.json").read_text())["figures"]
 BY_NAME = {w.name: w for w in ways()}

@@ -8,6 +8,7 @@ from openvrex.tb.checks.loader_checks import (
     check_cycles,
     check_cycles_equal_the_time_view,
     check_equals_the_reference,
+    check_every_count_of_rows,
     check_faults,
     check_full_rate,
     check_full_rate_of_weights,
@@ -19,9 +20,7 @@ from openvrex.tb.checks.loader_checks import (
     run,
     traffic,
 )
-from openvrex.tb.library.transfer_traffic import (
-    SIZES,
-)
+from openvrex.tb.library.transfer_traffic import SIZES, octave_bins, params
 from tb.tests.by_day import by_day
 
 WEIGHTS = ["weights", "weights-narrow", "weights-core", "weights-two"]
@@ -34,6 +33,11 @@ def test_equals_the_reference(size):
 
 def test_long_instructions():
     check_long_instructions()
+
+
+@pytest.mark.nightly
+def test_every_count_of_rows():
+    check_every_count_of_rows()
 
 
 @pytest.mark.parametrize("size", by_day(["tiny", "codes", *WEIGHTS], "tiny", "codes", "weights"))
@@ -78,7 +82,8 @@ def test_coverage(record_property):
     """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
-    assert hit >= BINS, BINS - hit
+    wanted = BINS | octave_bins(params(SIZES["tiny"]))
+    assert hit >= wanted, wanted - hit
     of_codes = set().union(*(e["want"].bins for e in (*traffic("codes"), case("codes", corners("codes")))))
     for size in WEIGHTS:
         own = set().union(*(e["want"].bins for e in (*traffic(size), case(size, corners(size)))))
@@ -87,6 +92,8 @@ def test_coverage(record_property):
 
 
 MUTANTS = {
+    "$eq 0.9efdbcc8: A[8] const0": "a bit of a stride is lost where rows join",
+    "$eq 0.9efdbcc8: A[28] const0": "the highest bit of a stride is lost where rows join",
     "$or 1.b3a0d0d7: Y[0] const1": "a word is overwritten before it is taken",
     "$le 0.ad6cca9d: Y[0] const1": "a row is one burst",
     "$and 1.a2b7095a: Y[0] const0": "a burst ends with its row",

@@ -8,6 +8,7 @@ from openvrex.tb.checks.storer_checks import (
     case,
     check_cycles_equal_the_time_view,
     check_equals_the_reference,
+    check_every_count_of_rows,
     check_faults,
     check_full_rate,
     check_long_instructions,
@@ -18,11 +19,7 @@ from openvrex.tb.checks.storer_checks import (
     run,
     traffic,
 )
-from openvrex.tb.library.transfer_traffic import (
-    SIZES,
-    params,
-    transfer,
-)
+from openvrex.tb.library.transfer_traffic import SIZES, octave_bins, params, transfer
 from tb.tests.by_day import by_day
 
 
@@ -33,6 +30,11 @@ def test_equals_the_reference(size):
 
 def test_long_instructions():
     check_long_instructions()
+
+
+@pytest.mark.nightly
+def test_every_count_of_rows():
+    check_every_count_of_rows()
 
 
 @pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
@@ -95,7 +97,8 @@ def test_coverage(record_property):
     """The traffic of `test_equals_the_reference` reaches every bin, that of `test_faults` every fault."""
     hit = set().union(*(e["want"].bins for e in traffic("tiny")), (f"fault {e['want'].fault}" for e in faulty()))
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
-    assert hit >= BINS, BINS - hit
+    wanted = BINS | octave_bins(params(SIZES["tiny"]))
+    assert hit >= wanted, wanted - hit
     assert {"signs", "newest"} <= set().union(*(e["want"].bins for e in traffic("codes")))
 
 
