@@ -25,6 +25,15 @@ module ram_1r1w #(
   reg [WIDTH-1:0] mem [0:DEPTH-1];
   integer k;
 
+  always @(posedge clk) begin
+    for (k = 0; k < LANES; k = k + 1)
+      if (w_en[k]) mem[w_addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
+    if (r_en) r_data <= mem[r_addr];
+`ifdef OPENVREX_CHECK
+    if (r_en && |w_en && w_addr == r_addr) r_data <= ~mem[r_addr];  // not X, which some simulators do not have
+`endif
+  end
+
 `ifdef OPENVREX_CHECK
 `ifdef VERILATOR
   // Each word starts with random bits of its own, as on a chip; Verilator alone would give all words one value.
@@ -38,18 +47,6 @@ module ram_1r1w #(
     end
   end
 `endif
-`endif
-
-  always @(posedge clk) begin
-    for (k = 0; k < LANES; k = k + 1)
-      if (w_en[k]) mem[w_addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
-    if (r_en) r_data <= mem[r_addr];
-`ifdef OPENVREX_CHECK
-    if (r_en && |w_en && w_addr == r_addr) r_data <= ~mem[r_addr];  // not X, which some simulators do not have
-`endif
-  end
-
-`ifdef OPENVREX_CHECK
   reg clocked = 0;  // enables are known one cycle after the first edge under reset
   always @(posedge clk) begin
     clocked <= 1;
@@ -91,6 +88,12 @@ module ram_1rw #(
   reg [WIDTH-1:0] mem [0:DEPTH-1];
   integer k;
 
+  always @(posedge clk) begin
+    for (k = 0; k < LANES; k = k + 1)
+      if (en && write[k]) mem[addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
+    if (en && !(|write)) r_data <= mem[addr];
+  end
+
 `ifdef OPENVREX_CHECK
 `ifdef VERILATOR
   // Each word starts with random bits of its own, as on a chip; Verilator alone would give all words one value.
@@ -104,15 +107,6 @@ module ram_1rw #(
     end
   end
 `endif
-`endif
-
-  always @(posedge clk) begin
-    for (k = 0; k < LANES; k = k + 1)
-      if (en && write[k]) mem[addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE];
-    if (en && !(|write)) r_data <= mem[addr];
-  end
-
-`ifdef OPENVREX_CHECK
   reg clocked = 0;  // enables are known one cycle after the first edge under reset
   always @(posedge clk) begin
     clocked <= 1;

@@ -11,9 +11,13 @@ KEYWORDS = frozenset(
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\d*'s?[bdho][\dxz_a-fA-F]+|\d[\d_]*|\\\S+|`?\$?[A-Za-z_][\w$]*|[^\s\w]", re.S)
 
 
+_SIMULATED = re.compile(r"`ifdef VERILATOR\n.*?`endif\n", re.S)
+
+
 def tokens(verilog: str) -> list[str]:
-    """Words, numbers and signs of Verilog, without comments."""
-    return [token.lstrip("\\") for token in _TOKEN.findall(verilog) if token[:2] not in ("//", "/*")]
+    """Words, numbers and signs of Verilog, without comments and without what only Verilator sees."""
+    own = _SIMULATED.sub("", verilog)
+    return [token.lstrip("\\") for token in _TOKEN.findall(own) if token[:2] not in ("//", "/*")]
 
 
 def structure(verilog: str) -> str:

@@ -33,6 +33,7 @@ from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
+from openvrex.tb.formal.motion_mask_equality import MotionMaskMonitor
 from openvrex.tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from openvrex.tb.formal.order_proof import OrderMonitor
 from openvrex.tb.formal.prover import MEMORIES, Proof, holds
@@ -271,6 +272,7 @@ def goals() -> Iterator[Goal | Independence | Equality]:
         yield from (g for g in found if g.unit == unit)
 
 
+_TWICE = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
 EQUAL = "equals its specification"  # for every input, every stall and every content of memories, without a bound
 _counted = partial(patch, "openvrex.hdl.unit.COUNTER_BITS", 2)  # counters that wrap soon
 
@@ -283,6 +285,8 @@ def _specified() -> Iterator[Goal]:
         own = replace(p, clusters=clusters, counts=clusters, n_w=n_w)
         size = f"{clusters} clusters, {n_w} a word"
         yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
+    for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
+        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 30, within=_counted)
 
 
 def _kvmu() -> Iterator[Goal]:
@@ -375,10 +379,9 @@ def _rest() -> Iterator[Goal]:
     sleeps = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # the watchdog sleeps
     size = f"a watchdog of {_WATCHDOG} cycles"
     yield Goal("sequencer", "never stands still", size, _stuck, sleeps, 30, MEMORIES, False, 60, within=_short)
-    lost = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
     for size, p in (("2 x 2 patches", SMALL), ("the same with residuals", RESIDUALS)):
         mask = partial(GrowthMonitor, p)
-        yield Goal("motion_mask", "no token leaves a GOP's mask", size, mask, lost, 30, merge=False)
+        yield Goal("motion_mask", "no token leaves a GOP's mask", size, mask, _TWICE, 30, merge=False)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
     lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest number always comes first
