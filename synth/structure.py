@@ -11,7 +11,7 @@ KEYWORDS = frozenset(
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\d*'s?[bdho][\dxz_a-fA-F]+|\d[\d_]*|\\\S+|`?\$?[A-Za-z_][\w$]*|[^\s\w]", re.S)
 
 
-_SIMULATED = re.compile(r"`ifdef VERILATOR\n.*?`endif\n", re.S)
+_SIMULATED = re.compile(r"`ifdef\s+VERILATOR\b.*?`endif\b", re.S)
 
 
 def tokens(verilog: str) -> list[str]:
