@@ -69,7 +69,7 @@ class ReadMemory:
 
 @cocotb.test()
 async def transfers(dut):
-    """Run each of config["episodes"], {"c", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
+    """Run each of config["episodes"], {"c", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit", "hold"}.
 
     A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault nothing may be
     taken for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the
@@ -104,7 +104,7 @@ async def transfers(dut):
                 await memory.step()
             continue
         while not (control.faults if e["fault"] else len(control.done) == e["dones"]):
-            assert bench.cycle < 20_000, f"no end: {len(control.done)} of {e['dones']} done"
+            assert bench.cycle < e["limit"], f"no end: {len(control.done)} of {e['dones']} done"
             await memory.step()
         await memory.step()  # an instruction or a burst may still go with the pulse
         taken = [len(commands.sent), len(memory.r.sent), memory.begun]

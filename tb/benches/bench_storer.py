@@ -88,7 +88,7 @@ class Sets:
 
 @cocotb.test()
 async def transfers(dut):
-    """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "hold"}.
+    """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit", "hold"}.
 
     A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault no burst may
     begin for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the
@@ -125,7 +125,7 @@ async def transfers(dut):
                 await memory.step()
             continue
         while not (control.faults if e["fault"] else len(control.done) == e["dones"]):
-            assert bench.cycle < 20_000, f"no end: {len(control.done)} of {e['dones']} done"
+            assert bench.cycle < e["limit"], f"no end: {len(control.done)} of {e['dones']} done"
             await memory.step()
         await memory.step()  # an instruction or a burst may still go with the pulse
         taken = [len(commands.sent), memory.begun]

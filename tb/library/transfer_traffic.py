@@ -414,7 +414,8 @@ def vpe_words(p: CoreParams, rng: random.Random, commands: list[dict]) -> list[d
     out = []
     for c in commands:
         if not c["skip"]:
-            for k in range(min(words_of(p, c), 1 << 12)):  # of more, it is refused first
+            whole = c["target"] == StoreTo.MEMORY and not refuses(p, c)  # elsewhere more words than this are refused
+            for k in range(words_of(p, c) if whole else min(words_of(p, c), 1 << 12)):
                 ends = k % (c["words"] + 1) == c["words"] if c["target"] == StoreTo.SCORE else rng.random() < 0.3
                 fields = {"keep": rng.randrange(p.dpe.n_w), "last": int(ends)}
                 out.append({"data": rng.getrandbits(32 * p.dpe.n_w), **fields})
@@ -558,6 +559,7 @@ def episode(want: Expected, commands: list[dict], stalls=None, latency=(1, 9), e
         "dones": len(want.signals),
         "fault": bool(want.fault),
         "cut_at": cut_at,
+        "limit": 20_000 + 4 * max(len(want.words), len(want.beats)) + 4 * len(want.bursts),
         "hold": 20,
         "want": want,
     }
