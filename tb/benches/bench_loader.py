@@ -69,7 +69,8 @@ class ReadMemory:
 
 @cocotb.test()
 async def transfers(dut):
-    """Run each of config["episodes"], {"c", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit", "hold"}.
+    """Run each of config["episodes"], {"c", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit",
+    "hold"}.
 
     A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault nothing may be
     taken for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the

@@ -88,7 +88,8 @@ class Sets:
 
 @cocotb.test()
 async def transfers(dut):
-    """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit", "hold"}.
+    """Run each of config["episodes"]: {"c", "i", "stalls", "latency", "errors", "dones", "fault", "cut_at", "limit",
+    "hold"}.
 
     A reset comes before each. An episode ends after "dones" instructions, or at a fault. After a fault no burst may
     begin for `hold` cycles, and the bus drains under `stop`. With "cut_at" the next episode's reset, which covers the
