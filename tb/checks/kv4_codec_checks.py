@@ -120,8 +120,8 @@ def words(x: np.ndarray, size: int) -> list[str]:
 
 
 def whole(x: np.ndarray, rows: int) -> np.ndarray:
-    """As many rows as whole quads take."""
-    return np.concatenate([x, x[: -len(x) % rows]])
+    """As many rows as whole quads take, the first ones again."""
+    return np.resize(x, (len(x) + -len(x) % rows, *x.shape[1:]))
 
 
 def random_groups(rng: np.random.Generator, group: int, n: int) -> np.ndarray:
