@@ -27,6 +27,7 @@ def command(
     PyTorch runs Llama-3 8B's shapes: products, attention, encoder, the choices of ReSV and coded pages, the link. Whole
     frames stand beside what the file's figures predict. Without a GPU it runs on the processor at small sizes.
     """
+    console.check_replaced(output, "-o", "platform file", rb"\{\s*\"version\": \d+,\s*\"device\": .*")
     try:
         import torch
     except ModuleNotFoundError:

@@ -35,14 +35,22 @@ def command(
     """Set a frame's time and energy on each machine beside the others.
 
     V-Rex as published, the presets, a measured H100, and A100 and AGX Orin scaled from it. All but V-Rex as published
-    run coded pages, or attend to the whole cache in their memory. Some ten CPU minutes for all.
+    run coded pages, or attend to the whole cache in their memory. Some ten CPU minutes for all; after Ctrl-C
+    the tables show what is done.
     """
     for name in machine or ():
         check(name in MACHINES, "machine", name, f"must be one of {', '.join(MACHINES)}")
     some = [w for w in ways() if not machine or w.machine in machine]
-    found = {
-        n: {w.name: curve(w, n) for w in track(some, f"{n} stream{'s' * (n > 1)}", json)} for n in streams or STREAMS
-    }
+    found: dict[int, dict[str, list[Cell]]] = {n: {} for n in streams or STREAMS}
+    try:
+        for n, cells in found.items():
+            for w in track(some, f"{n} stream{'s' * (n > 1)}", json):
+                cells[w.name] = curve(w, n)
+    except KeyboardInterrupt:
+        for n, cells in found.items() if not json else ():
+            if cells:
+                console.out.print(_table(n, cells))
+        raise
     leads = {n: leaders(some, cells) for n, cells in found.items()}
     if output:
         from openvrex.scripts.simulate.machines_picture import draw

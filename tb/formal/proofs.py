@@ -286,7 +286,7 @@ def _specified() -> Iterator[Goal]:
         size = f"{clusters} clusters, {n_w} a word"
         yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
-        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 30, within=_counted)
+        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted)
 
 
 def _kvmu() -> Iterator[Goal]:

@@ -37,6 +37,16 @@ def test_a_platform_file_of_a_processor(tmp_path):
         assert any("describe no GPU" in remark for remark in out["remarks"])
 
 
+def test_a_file_of_another_kind_is_kept(tmp_path):
+    """Before anything is measured; a platform file may be measured again."""
+    path = tmp_path / "gpu.json"
+    path.write_text('{"mine": 1}')
+    done = CliRunner().invoke(app, ["simulate", "gpu", "--processor", "-o", str(path)])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "is a file that holds no platform file, and would be lost" in done.stderr
+    assert path.read_text() == '{"mine": 1}'
+
+
 def test_without_pytorch(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
     done = CliRunner().invoke(app, ["simulate", "gpu", "-o", str(tmp_path / "gpu.json")])

@@ -50,7 +50,7 @@ def test_what_is_fitted_is_named_and_fits():
     assert set(f.fitted) == {"attention", "steps_ms.pages", "join_gbps", "expand_gbps"}
     for frame in f.frames:
         if (frame.policy, frame.streams) == ("resident", 1) and frame.tokens in ENDS:
-            assert predicted(H100, frame) == pytest.approx(frame.ms, rel=1e-3)
+            assert predicted(H100, frame) == pytest.approx(frame.ms, rel=1e-4)  # the file has five digits
     assert len(f.frames) > 40
     assert f"fitted, not measured: {', '.join(f.fitted)}" in H100.remarks
     found = cells()
@@ -90,9 +90,11 @@ def test_homes_of_a_gpu():
     assert arrays(H100, Point(40960, policy="resv"), FIVE)["index"] == 256 * 8 * 32 * 40960 // 32
 
 
-def test_a_drive_reads_no_more_than_its_requests():
-    assert drive_rate(Ssd(), 4096) < 4096 * 880_000
-    assert drive_rate(Ssd(), 1024) == pytest.approx(drive_rate(Ssd(), 4096) / 4, rel=0.05)
+@pytest.mark.parametrize("piece", [512, 1152, 4096])
+def test_a_drive_reads_no_more_than_its_requests(piece):
+    """Its controller takes a request at a time, and larger pieces are no slower in bytes."""
+    assert drive_rate(Ssd(), piece) < piece / Ssd().command
+    assert drive_rate(Ssd(), piece) < drive_rate(Ssd(), 2 * piece)
 
 
 def test_scaled_gpus_scale():
@@ -104,9 +106,9 @@ def test_scaled_gpus_scale():
     assert more[0] == pytest.approx(4 * more[1])
     assert half.encoder(1) == pytest.approx(4 * H100.encoder(1))
     assert half.choice("pages", 40960) == pytest.approx(2 * H100.choice("pages", 40960))
-    few, many = (half.attention(1, 10, n) / H100.attention(1, 10, n) for n in (0, 1 << 20))
-    assert few == pytest.approx(1)
-    assert many == pytest.approx(2, rel=0.01)
+    few, many = ([g.attention(1, 10, n) for g in (half, H100)] for n in (0, 1 << 20))
+    assert few[0] == pytest.approx(few[1])
+    assert many[0] - few[0] == pytest.approx(2 * (many[1] - few[1]))
     for g in (A100_SCALED, AGX_SCALED):
         assert "scaled from NVIDIA H100" in g.remarks[0]
         assert g.watts("resident")["GPU"] < H100.watts("resident")["GPU"]
