@@ -295,7 +295,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
             (where, text)
             for where in ("limits.md", "README.md")
             for text in (
-                f"{says('H100, host')} on a measured H100, {says('server48x, host')} on `server48x`, "
+                f"{says('H100, host')} by the rates of a measured H100, {says('server48x, host')} on `server48x`, "
                 f"{says('edge8x, drive')} on `edge8x`",
                 "takes {:.1f} times the time and {:.1f} times the energy of `edge8x`,".format(*over("edge8x, drive")),
                 "{:.1f} and {:.1f} times those of `edge8`".format(*over("edge8, drive")),

@@ -22,9 +22,9 @@ def simulate(platform: Platform, point: Point, selection: Selection | None = Non
     shares = selected(point, selection)
     if isinstance(platform, Vrex):
         return run_vrex(platform, point, shares)
-    return (
-        run_measured(platform, point, shares) if isinstance(platform, MeasuredGpu) else run_gpu(platform, point, shares)
-    )
+    if isinstance(platform, MeasuredGpu):
+        return run_measured(platform, point, shares)
+    return run_gpu(platform, point, shares)
 
 
 def selected(point: Point, selection: Selection | None) -> Selection:
