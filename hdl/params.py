@@ -488,6 +488,12 @@ class CoreParams:
     dpe: DpeParams = field(default_factory=DpeParams)
     vpe: VpeParams = field(default_factory=VpeParams)
     lxe: LxeParams = field(default_factory=LxeParams)
+    regions: int = parameter(
+        4, "regions of memory outside which a core reads and writes nothing; 0: no such check", high=64
+    )
+
+    def __post_init__(self):
+        check_parameters(self)
 
     @property
     def policy(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import ADDR_BITS, LxeFormat, Retrieve, Status
 from openvrex.golden.program.lxe_model import Lxe, Memory
+from openvrex.golden.program.regions import Allow
 from openvrex.golden.program.sequencer_model import Issue
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.clustering import Joined
@@ -155,10 +156,10 @@ class Core(Lxe):
         """Send an entry home, packed if homes are."""
         group = self.dre.kv.sizes.kv4_group
         if group:
-            data, known = self.memory.words(move.src, 1, move.bytes, 0)
+            data, known = self.read(move.src, 1, move.bytes, 0, Allow.ENTRY_READ)
             packed = kv4.pack(data[0].view(np.uint16), group)
             whole = known[0].reshape(-1, 2 * group).all(axis=1)  # a group with an unknown byte is unknown
-            self.memory.write(move.dst, packed, whole.repeat(group // 2))
+            self.write(move.dst, packed, whole.repeat(group // 2), Allow.ENTRY_WRITE)
         else:
             self._copy(move.src, move.dst, move.bytes)
 
@@ -169,15 +170,15 @@ class Core(Lxe):
             size = burst.bytes * (kv4.RATIO if group else 1)
             self._copy(burst.addr, at, size)
             return size
-        data, known = self.memory.words(burst.addr, 1, burst.bytes, 0)
+        data, known = self.read(burst.addr, 1, burst.bytes, 0, Allow.ENTRY_READ)
         numbers = kv4.expand(data[0], group).view(np.uint8)
         whole = known[0].reshape(-1, group // 2).all(axis=1)
-        self.memory.write(at, numbers, whole.repeat(2 * group))
+        self.write(at, numbers, whole.repeat(2 * group), Allow.ENTRY_WRITE)
         return len(numbers)
 
     def _copy(self, src: int, dst: int, size: int) -> None:
-        data, known = self.memory.words(src, 1, size, 0)
-        self.memory.write(dst, data[0], known[0])
+        data, known = self.read(src, 1, size, 0, Allow.ENTRY_READ)
+        self.write(dst, data[0], known[0], Allow.ENTRY_WRITE)
 
     def _set(self, register: int, value: int) -> None:
         if register:

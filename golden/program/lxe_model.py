@@ -46,6 +46,7 @@ from openvrex.golden.program.isa import (
     unpacks,
     words_taken,
 )
+from openvrex.golden.program.regions import Allow, Reach, reaches
 from openvrex.golden.program.sequencer_model import Issue, LxeError, bits, register_values, sequence
 from openvrex.golden.program.vpe_known_lanes import Known
 
@@ -144,6 +145,7 @@ class Lxe:
     w, w_known : weights, uint16 BF16 bits and bool [trees, words, lanes]; True where a number is defined
     x, x_known : activations, the same [words, lanes]
     registers : the 16 registers
+    reach : regions outside which it reads and writes nothing; None: it is not confined
     vpe : the golden VPE, `golden.arithmetic.vector.Machine`
     """
 
@@ -153,6 +155,7 @@ class Lxe:
         self.x = np.zeros((fmt.x_depth, fmt.lanes), np.uint16)
         self.w_known, self.x_known = np.zeros(self.w.shape, bool), np.zeros(self.x.shape, bool)
         self.registers = register_values({})
+        self.reach: Sequence[Reach] | None = None
         self.vpe = Machine(fmt.vector)
         self.known = Known(fmt.vector)
 
@@ -208,12 +211,29 @@ class Lxe:
             raise i.error(f"the sum that instruction {self._sum[0][0]} began has no end: set end=1 in its last MUL")
         return result
 
+    def read(
+        self, addr: int, rows: int, row_bytes: int, stride: int, by: Allow = Allow.LOAD
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`Memory.words`, if the core may read there."""
+        for k in range(rows if self.reach is not None else 0):
+            self._confined((addr + k * stride) % (1 << ADDR_BITS), row_bytes, by)
+        return self.memory.words(addr, rows, row_bytes, stride)
+
+    def write(self, addr: int, data: np.ndarray, known: np.ndarray, by: Allow = Allow.STORE) -> None:
+        """`Memory.write`, if the core may write there."""
+        self._confined(addr, data.size, by)
+        self.memory.write(addr, data, known)
+
+    def _confined(self, addr: int, size: int, by: Allow) -> None:
+        if self.reach is not None and not reaches(self.reach, addr, size, by):
+            raise BusError(f"address {addr:#x}: {size} bytes from there are outside the regions for {by.name}")
+
     def _load(self, i: Issue) -> int:
         lanes, rows, words = self.fmt.lanes, i["rows"], i["words"]
         if expands(i):
             return self._expand(i)
         width = 4 if i["wide"] else 2
-        data, known = self.memory.words(i.addr, rows, words * lanes * width, i["stride"])
+        data, known = self.read(i.addr, rows, words * lanes * width, i["stride"])
         numbers = data.view(np.uint32 if i["wide"] else np.uint16).reshape(rows, words, lanes)
         known = known[:, ::width].reshape(rows, words, lanes)
         r, j, to = np.arange(rows)[:, None], np.arange(words), i["to"]
@@ -237,7 +257,7 @@ class Lxe:
         """LOAD codes or weights. A word of W is defined if the word of memory that holds it is, and its scales."""
         rows, size = i["rows"], self.fmt.word_bytes
         source, tree, word = expanded_places(i, self.fmt)
-        data, known = self.memory.words(i.addr, rows, size, size if unpacks(i) else i["stride"])
+        data, known = self.read(i.addr, rows, size, size if unpacks(i) else i["stride"])
         whole = np.asarray(known.all(axis=1))
         if unpacks(i):
             own = Packing.of(i["stride"])
@@ -348,7 +368,7 @@ class Lxe:
         raw = data.astype(np.uint32 if i["wide"] else np.uint16).view(np.uint8)
         for r in range(rows):
             addr, own = (i.addr + r * i["stride"]) % (1 << ADDR_BITS), slice(r * words, (r + 1) * words)
-            self.memory.write(addr, raw[own].reshape(-1), np.repeat(known[own].reshape(-1), width))
+            self.write(addr, raw[own].reshape(-1), np.repeat(known[own].reshape(-1), width))
             step = raw.shape[1]  # bytes of a word
             for k, (word, marks) in enumerate(zip(raw[own], known[own], strict=True)):
                 self._result.writes.append(Write(addr + k * step, word, marks))

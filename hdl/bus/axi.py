@@ -1,5 +1,7 @@
 """AXI4 of a core: layouts of its channels, bursts of rows of words, port names."""
 
+from typing import Any
+
 from amaranth import Cat, Const, Module, Mux, Signal, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -8,6 +10,7 @@ from openvrex.golden.program.isa import ADDR_BITS, PAYLOAD, Opcode
 from openvrex.hdl.params import CoreParams
 
 LEN_BITS = 8
+CHANNELS = ("ar", "aw", "w", "r", "b")
 PREFIX = "m_axi_"  # the LXE's port
 HOST_PREFIX = "h_axi_"  # a core's second port: the retriever's
 TABLE_PREFIX = "t_axi_"  # a core's third port: the tables' of the DRE
@@ -225,3 +228,19 @@ def connect_ports(
         m.d.comb += [port(f"{x}valid").eq(channel.valid), channel.ready.eq(port(f"{x}ready"))]
     for x, channel in (("r", reader.r), ("b", writer.b)):
         m.d.comb += [channel.valid.eq(port(f"{x}valid")), port(f"{x}ready").eq(channel.ready)]
+
+
+def connect_streams(m: Module, ports: object, prefix: str, channels: dict[str, Any]) -> None:
+    """Connects a manager's ports on `ports` to streams by the name of the channel: ar, aw, w, r, b.
+
+    The fields that all bursts have in common (size, type, ID) are left out.
+    """
+    for name, channel in channels.items():
+        fields = channel.payload.shape().members
+        pairs = [(getattr(ports, prefix + name + field), channel.payload[field]) for field in fields]
+        pairs.append((getattr(ports, f"{prefix}{name}valid"), channel.valid))
+        ready = getattr(ports, f"{prefix}{name}ready")
+        if name in ("r", "b"):
+            m.d.comb += [pin.eq(value) for pin, value in pairs] + [channel.ready.eq(ready)]
+        else:
+            m.d.comb += [value.eq(pin) for pin, value in pairs] + [ready.eq(channel.ready)]

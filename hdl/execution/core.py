@@ -5,7 +5,16 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import ADDR_BITS
-from openvrex.hdl.bus.axi import HOST_PREFIX, TABLE_PREFIX, connect_ports, pass_ports, port_members
+from openvrex.hdl.bus.axi import (
+    CHANNELS,
+    HOST_PREFIX,
+    PREFIX,
+    TABLE_PREFIX,
+    connect_streams,
+    manager_signature,
+    port_members,
+)
+from openvrex.hdl.bus.guard import Manager, connect_guarded, region_members
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.instruction_layouts import host_layout, status_layout
 from openvrex.hdl.memory import collect_errors, error_members
@@ -29,6 +38,9 @@ class Core(Composite):
     has an AXI4 port of its own, so that its copies run beside the loads of the LXE; so has the DRE for its tables, so
     that they wait for neither.
 
+    While `confine` is high, a burst outside the regions never leaves the core, whatever its program, its tables or its
+    registers hold (`hdl.bus.guard`). The program ends with status BUS.
+
     Corner cases: a fault of the retriever or of the table port, a key or row of scores that the DRE refuses, or a word
     that the check bits of a memory cannot correct, ends the program as a fault of the LXE does. It also changes the
     status of a program that has just ended.
@@ -45,6 +57,9 @@ class Core(Composite):
     th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`; keep them
         stable while a program runs
     timeout : In(1) : pulse: end the program with status TIMEOUT
+    confine, regions : In(1), In(`hdl.bus.guard.regions_layout`), with `core.regions` : whether the core reads and
+        writes only in the regions
+    refused : Out(`hdl.bus.guard.refused_layout`), with `core.regions` : the first burst outside since the reset
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
     Latency: that of the program and of the engines that it waits for.
@@ -71,6 +86,7 @@ class Core(Composite):
                 "blocks": In(bits_for(k.blocks + 1)),
                 "contexts": In(bits_for(k.n_ctx + 1)),
                 "timeout": In(1),
+                **region_members(p),
                 **error_members(*protects(p)),
             },
         )
@@ -112,9 +128,13 @@ class Core(Composite):
         if p.dre.wtu.budget:
             m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]
         collect_errors(m, self, [lxe, dre, retriever])
-        # The LXE's port passes through; the channels of retriever and tables are joined to a port each.
-        pass_ports(m, self, lxe, port_members(p))
-        connect_ports(m, p, self, retriever.bus, retriever.bus, HOST_PREFIX)
-        connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
+        bus = manager_signature(p.lxe.bus_bytes).create(path=("lxe_bus",))
+        connect_streams(m, lxe, PREFIX, {name: getattr(bus, name) for name in CHANNELS})
+        managers = {
+            Manager.LXE: (PREFIX, bus),
+            Manager.RETRIEVER: (HOST_PREFIX, retriever.bus),
+            Manager.DRE: (TABLE_PREFIX, dre.bus),
+        }
+        connect_guarded(m, p, self, managers)
         self._pass_counters(m, parts)
         return m

@@ -6,7 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, common_members, memory_members
-from openvrex.hdl.bus.axi import HOST_PREFIX, PREFIX, TABLE_PREFIX, pass_ports
+from openvrex.hdl.bus.axi import CHANNELS, HOST_PREFIX, PREFIX, TABLE_PREFIX, connect_streams, pass_ports
+from openvrex.hdl.bus.guard import region_members
 from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.execution.core import Core
 from openvrex.hdl.instruction_layouts import host_layout, status_layout
@@ -46,6 +47,7 @@ class System(Composite):
     status : Out(array of cores of `hdl.instruction_layouts.status_layout`) : status of each core
     th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In(arrays of cores) : as in
         `hdl.execution.core.Core`
+    confine, regions : In, refused : Out (arrays of cores), with `core.regions` : as in `hdl.execution.core.Core`
     common_log2, common_base, common_limit : In : with `common`, what groups of cores read together, as in
         `hdl.bus.arbiter.Arbiter`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 3 i for the LXE of core i, 3 i + 1 for its retriever,
@@ -79,6 +81,7 @@ class System(Composite):
                 "table_base": In(each(ADDR_BITS)),
                 "blocks": In(each(bits_for(k.blocks + 1))),
                 "contexts": In(each(bits_for(k.n_ctx + 1))),
+                **{n: x.flow(each(x.shape)) for n, x in region_members(p.core).items()},
                 **(common_members() if p.common else {}),
                 "perf_core": In(bits_for(p.cores)),
                 "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
@@ -119,10 +122,14 @@ class System(Composite):
                 self.status[i].eq(core.status),
                 *(getattr(core, n).eq(getattr(self, n)[i]) for n in SETTINGS),
             ]
+            for name, member in region_members(p.core).items():
+                own, ours = getattr(core, name), getattr(self, name)[i]
+                m.d.comb += own.eq(ours) if member.flow == In else ours.eq(own)
             with m.If(mine):
                 m.d.comb += host.o.ready.eq(core.host.ready)
             for k, prefix in enumerate((PREFIX, HOST_PREFIX, TABLE_PREFIX)):
-                _connect(m, core, prefix, arbiter, MANAGERS * i + k)
+                channels = {name: getattr(arbiter, name)[MANAGERS * i + k] for name in CHANNELS}
+                connect_streams(m, core, prefix, channels)
             m.d.sync += values[i].eq(core.perf.as_value().word_select(self.perf_index, 32))
         chosen = Signal.like(self.perf_core)
         m.d.sync += [chosen.eq(self.perf_core), self.perf_value.eq(values[chosen])]
@@ -131,21 +138,3 @@ class System(Composite):
         pass_ports(m, self, arbiter, memory_members(p))
         self._pass_counters(m, {"arbiter": arbiter})
         return m
-
-
-def _connect(m: Module, core: wiring.PureInterface, prefix: str, arbiter: Arbiter, number: int) -> None:
-    """Connects a port of a core to the arbiter, without the fields that all its bursts have in common (size, type,
-    ID).
-    """
-    for name in ("ar", "aw", "w", "r", "b"):
-        channel = getattr(arbiter, name)[number]
-        pins = [
-            (getattr(core, prefix + name + field), channel.payload[field]) for field in channel.payload.shape().members
-        ]
-        handshake = [(getattr(core, f"{prefix}{name}valid"), channel.valid)]
-        if name in ("r", "b"):
-            m.d.comb += [pin.eq(value) for pin, value in pins + handshake]
-            m.d.comb += channel.ready.eq(getattr(core, f"{prefix}{name}ready"))
-        else:
-            m.d.comb += [value.eq(pin) for pin, value in pins + handshake]
-            m.d.comb += getattr(core, f"{prefix}{name}ready").eq(channel.ready)

@@ -13,7 +13,14 @@ from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
 from openvrex.hdl.params import CoreParams, reset_cycles
 from openvrex.hdl.reset import with_reset
 from openvrex.hdl.retrieval.dre import SETTINGS
-from openvrex.hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from openvrex.hdl.shells.register_block import (
+    RegisterBlock,
+    address_map,
+    connect_regions,
+    count_errors,
+    joined,
+    lite_members,
+)
 from openvrex.hdl.shells.watchdog import watchdog
 
 
@@ -81,6 +88,7 @@ class CoreIp(wiring.Component):
         m.d.comb += [running.eq(status.code == Status.RUNNING), may_reset.eq(~running & ~status.bus)]
         m.d.sync += [was_running.eq(running), was_fault.eq(status.code >= Status.OPCODE)]
         m.d.comb += [
+            registers.busy.eq(running),
             i["status.code"].eq(status.code),
             i["status.engines"].eq(status.engines),
             i["status.bus"].eq(status.bus),
@@ -126,6 +134,7 @@ class CoreIp(wiring.Component):
         with m.Else():
             m.d.comb += host.payload.op.eq(START)
 
+        connect_regions(m, registers, core)
         pass_ports(m, self, registers, lite_members(registers.address_bits))
         for prefix in (PREFIX, HOST_PREFIX, TABLE_PREFIX):
             pass_manager(m, self, core, p, prefix, o["axi.prot"], o["axi.cache"])

@@ -7,7 +7,8 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import ADDR_BITS, Status
-from openvrex.hdl.bus.axi import PREFIX, TABLE_PREFIX, connect_ports, pass_manager, pass_ports, port_members
+from openvrex.hdl.bus.axi import PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
+from openvrex.hdl.bus.guard import Manager, connect_guarded, region_members
 from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.instruction_layouts import retrieve_layout
 from openvrex.hdl.memory import collect_errors
@@ -17,7 +18,14 @@ from openvrex.hdl.reset import with_reset
 from openvrex.hdl.retrieval.dre import SETTINGS, Dre
 from openvrex.hdl.retrieval.hcu_state import JOIN, token_layout
 from openvrex.hdl.retrieval.retriever import Retriever
-from openvrex.hdl.shells.register_block import RegisterBlock, address_map, count_errors, joined, lite_members
+from openvrex.hdl.shells.register_block import (
+    RegisterBlock,
+    address_map,
+    connect_regions,
+    count_errors,
+    joined,
+    lite_members,
+)
 from openvrex.hdl.shells.watchdog import watchdog
 from openvrex.hdl.unit import Composite
 
@@ -69,6 +77,7 @@ class CommandEngine(Composite):
     stop : In(1) : begin nothing, finish what has begun · busy : Out(1) : a burst is in flight
     th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`
     timeout : In(1) : pulse: end the command with TIMEOUT
+    confine, regions, refused : as in `hdl.execution.core.Core`
     s_axis_k_*, s_axis_s_*, m_axi_*, t_axi_* : as in `DreIp`
     perf : Out(struct of 32-bit counters) : those of the units, named unit.counter
 
@@ -98,6 +107,7 @@ class CommandEngine(Composite):
                 "blocks": In(bits_for(k.blocks + 1)),
                 "contexts": In(bits_for(k.n_ctx + 1)),
                 "timeout": In(1),
+                **region_members(p),
                 **stream_members(p),
                 **port_members(p),
                 **port_members(p, TABLE_PREFIX),
@@ -119,8 +129,8 @@ class CommandEngine(Composite):
         m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in SETTINGS]
         if p.dre.wtu.budget:
             m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]
-        connect_ports(m, p, self, retriever.bus, retriever.bus)
-        connect_ports(m, p, self, dre.bus, dre.bus, TABLE_PREFIX)
+        managers = {Manager.RETRIEVER: (PREFIX, retriever.bus), Manager.DRE: (TABLE_PREFIX, dre.bus)}
+        connect_guarded(m, p, self, managers)
 
         code = Signal(Status)
         drops = comb(m, "drops", code >= Status.OPCODE)  # nothing that a stream brings counts any more
@@ -284,6 +294,7 @@ class DreIp(wiring.Component):
             engine.command.to.eq(RESULT),
             engine.command.level.eq(COUNT),
             *(getattr(engine, n).eq(joined(o, n)) for n in SETTINGS),
+            registers.busy.eq(running),
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),
             i["status.resets"].eq(resets),
@@ -295,6 +306,7 @@ class DreIp(wiring.Component):
             self.irq.eq(registers.irq),
             *(i[f"perf.{name}.value"].eq(engine.perf[name]) for name in self.counters()),
         ]
+        connect_regions(m, registers, engine)
         pass_ports(m, self, registers, lite_members(registers.address_bits))
         pass_ports(m, self, engine, stream_members(p))
         for prefix in (PREFIX, TABLE_PREFIX):

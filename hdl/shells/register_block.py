@@ -4,6 +4,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from amaranth import (
     Cat,
@@ -18,6 +19,7 @@ from amaranth.lib.wiring import In, Out
 from systemrdl import RDLCompiler
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 
+from openvrex.golden.program.regions import PAGE_BITS
 from openvrex.hdl.header import VERSION
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, MaskParams, bits_for
@@ -44,6 +46,8 @@ def description(name: str, p: CoreParams | MaskParams) -> str:
     body = own.partition(") {")[2]  # the map without its parameters
     if known.get("ADDR_BITS", _BITS) <= _BITS:
         body = re.sub(r"\baddress (?=#\(\.BITS\(ADDR_BITS\))", "short_address ", body)
+    if not known.get("REGIONS"):
+        body = re.sub(r"(?s)  // Regions of memory.*?  refused refused.*?\n", "", body)
     body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
     return f"{types}addrmap {name} {{{body.rstrip()}\n"
 
@@ -57,7 +61,7 @@ def _core_numbers(p: CoreParams) -> dict[str, int]:
         **{"HD_MOST": d.hcu.n_hp + 1, "HD_RESET": min(7, d.hcu.n_hp + 1), "CONTEXT_BITS": bits_for(d.hcu.n_ctx + 1)},
         **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
         **{"I_DEPTH": p.lxe.i_depth, "WORD_BYTES": p.core_format().word_bytes},
-        **{"WORD_ZEROS": p.core_format().word_bytes.bit_length() - 1},
+        **{"WORD_ZEROS": p.core_format().word_bytes.bit_length() - 1, "REGIONS": p.regions},
     }
 
 
@@ -104,10 +108,10 @@ class RegisterBlock(wiring.Component):
     memory (external mem, sw = w) is a window that passes writes on, whole words only.
 
     A value may have limits (`least`, `most`), and low bits that stay zero (`zeros`). A write that would leave it
-    outside its limits changes nothing.
+    outside its limits changes nothing. Registers and windows that are `quiet` take no write while `busy`.
 
-    Corner cases: an access outside of all registers, a value outside its limits, and a part of a word to a window, give
-    SLVERR. An interrupt that comes while software clears it is not lost.
+    Corner cases: an access outside of all registers, a value outside its limits, a write to what is quiet while `busy`,
+    and a part of a word to a window, give SLVERR. An interrupt that comes while software clears it is not lost.
 
     Parameters
     ----------
@@ -120,6 +124,7 @@ class RegisterBlock(wiring.Component):
     o : Out(struct) : outputs from software, by field: values and pulses
     <window> : Out(stream of `access_layout`) : writes to each memory, by its instance name
     irq : Out(1) : an enabled interrupt is pending
+    busy : In(1) : something runs
 
     Latency: 2 cycles from the later of address and data to B, for a window plus its wait; 2 from AR to R.
     Throughput: a write every 2 cycles, a read every 3.
@@ -148,6 +153,7 @@ class RegisterBlock(wiring.Component):
                     for name, n in self._windows.items()
                 },
                 "irq": Out(1),
+                "busy": In(1),
             }
         )
 
@@ -204,6 +210,8 @@ class RegisterBlock(wiring.Component):
                     with m.Case(where):
                         fields = [f for f in reg.fields() if f.is_sw_writable]
                         legal = self._legal(m, store, fields, word, mask)
+                        if reg.get_property("quiet", default=False):
+                            legal &= ~self.busy
                         m.d.comb += fails.eq(~legal)
                         with m.If(goes & legal):
                             for field in fields:
@@ -222,15 +230,16 @@ class RegisterBlock(wiring.Component):
                     m.d.sync += store[field.get_path()].eq(1)
         for name, window in self._windows.items():
             first, count = window.absolute_address // 4, window.get_property("mementries")
-            out, inside = getattr(self, name), Signal(name=f"in_{name}")
+            out, inside, refuses = getattr(self, name), Signal(name=f"in_{name}"), Signal(name=f"{name}_refuses")
             m.d.comb += [
                 inside.eq((at >= first) & (at < first + count)),
                 out.payload.addr.eq(at - first),
                 out.payload.data.eq(word),
-                out.valid.eq(held.all() & ~port("bvalid") & inside & strobe.all()),
+                refuses.eq(~strobe.all() | (self.busy if window.get_property("quiet", default=False) else 0)),
+                out.valid.eq(held.all() & ~port("bvalid") & inside & ~refuses),
             ]
             with m.If(inside):
-                m.d.comb += [fails.eq(~strobe.all()), waits.eq(out.valid & ~out.ready)]
+                m.d.comb += [fails.eq(refuses), waits.eq(out.valid & ~out.ready)]
         return m
 
     def _storage(self, m: Module) -> dict[str, Signal]:
@@ -321,6 +330,20 @@ def count_errors(m: Module, registers: RegisterBlock, unit: wiring.Component, re
             m.d.sync += counted.eq(Mux(reset, 0, counted + unit.error[k]))
     corrects = unit.error[0] if hasattr(unit, "error") else 0
     m.d.comb += registers.i["irq.corrected"].eq(registers.o["irq_test.corrected"] | corrects)
+
+
+def connect_regions(m: Module, registers: RegisterBlock, unit: Any) -> None:
+    """Connects the registers `region` and `refused` to a unit that has `hdl.bus.guard.region_members`, if it has."""
+    for k in range(unit.p.regions):
+        first, last, allow = (joined(registers.o, f"region{k}.{name}") for name in ("first", "last", "allow"))
+        m.d.comb += unit.regions[k].eq(Cat(first[PAGE_BITS:], last[PAGE_BITS:], allow))
+    if unit.p.regions:
+        found = unit.refused
+        m.d.comb += [
+            unit.confine.eq(registers.o["confine.on"]),
+            joined(registers.i, "refused.burst").eq(Cat(found.valid, found.write, found.manager)),
+            registers.i["refused.page.value"].eq(found.page),
+        ]
 
 
 def lite_members(address_bits: int) -> dict[str, wiring.Member]:

@@ -20,6 +20,7 @@ from distributed import Client, as_completed
 
 from openvrex.golden.atomic_files import replacing, write_atomically
 from openvrex.golden.function_params import ParamError, check
+from openvrex.golden.program.regions import around, confined
 from openvrex.synth.sweep import point_costs
 from openvrex.synth.sweep.dask_run import ClusterError
 from openvrex.tb.library.core_simulator import LATENCY, CoreSimulator
@@ -190,7 +191,9 @@ class PassEngine:
         """Build the simulator, and write what a process needs to know of it."""
         names = self.simulator.core.manifest["counters"]
         path = str(self.simulator.build(waves))
-        SimulatedCore(path, self.simulator.p.lxe.bus_bytes, names, self.stream.ports).save(self.folder)
+        p = self.simulator.p
+        ports = self.stream.ports | (confined(around(self.stream.core.memory, p.regions)) if p.regions else {})
+        SimulatedCore(path, p.lxe.bus_bytes, names, ports).save(self.folder)
 
     def _record(self, future: Any) -> None:
         if future.status not in ("finished", "error"):

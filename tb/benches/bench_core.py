@@ -65,10 +65,11 @@ async def interrupted(dut):
 
     memory : a file of bytes from address 0
     cases : [{"program", "registers", "ports": values of constant inputs, "errors": [[port, "read" or "write",
-        address]], "cut_at"}]
+        address]], "cut_at", "bad": ports, other fields of the first run, "kept": [[first, end]], bytes that it leaves}]
     limit : cycles
 
-    The memory after each case is part of the result.
+    What the guards refused in the first run, whether it left what it must, and the memory after each case are part of
+    the result.
     """
     c = config()
     bench = Bench(dut, c["seed"])
@@ -83,14 +84,18 @@ async def interrupted(dut):
     await bench.start()
     out = []
     for case in c["cases"]:
-        for name, value in case["ports"].items():
-            getattr(dut, name).value = value
-        both = []
+        both, refused, kept = [], 0, True
         for good in (False, True):
+            now = case if good else case | case.get("bad", {})
+            for name, value in now["ports"].items():
+                getattr(dut, name).value = value
             data[:] = image
             for port, memory in behind.items():
                 memory.errors = {(kind, a) for p, kind, a in case["errors"] if p == port and not good}
-            both.append(await run(bench, host, case, 0 if good else case["cut_at"], c["limit"]))
-        out.append([*both, bytes(data).hex()])
+            both.append(await run(bench, host, now, 0 if good else case["cut_at"], c["limit"]))
+            if not good:
+                refused = bits_of(dut.refused)
+                kept = all(data[first:end] == image[first:end] for first, end in case.get("kept", []))
+        out.append([*both, refused, kept, bytes(data).hex()])
     await ClockCycles(dut.clk, 1)
     result({"cases": out})

@@ -31,12 +31,18 @@ class Model:
             if f.get_property("most", default=None) is not None
         }
         self.parts, self.can = cache(self.parts), cache(self.can)  # the description is slow to query
+        self.busy, self.quiet = False, cache(self.quiet)
         self.pulses: list[tuple[str, int]] = []
         self.passed: list[tuple[str, int, int]] = []
 
     def window(self, address: int):
         """The window that contains an address."""
         return next((w for w in self.windows if w.absolute_address <= address < w.absolute_address + w.size), None)
+
+    def quiet(self, address: int) -> bool:
+        """Whether a write waits until nothing runs."""
+        nodes = (n for n in (*self.regs, *self.windows) if n.absolute_address <= address < n.absolute_address + n.size)
+        return any(n.get_property("quiet", default=False) for n in nodes)
 
     def parts(self, address: int, way: str) -> list[tuple[FieldNode, int, int]]:
         """Fields of a word that software can read or write: first bit in the word, first bit of the field."""
@@ -60,6 +66,8 @@ class Model:
 
     def write(self, address: int, word: int, strobe: int) -> AxiResp:
         """Apply a write; its answer."""
+        if self.busy and self.quiet(address):
+            return AxiResp.SLVERR
         if window := self.window(address):
             if strobe != 0xF:
                 return AxiResp.SLVERR
@@ -106,7 +114,7 @@ async def accesses(dut):
     regs = Registers(dut, top)
     for window in model.windows:
         getattr(dut, f"{window.inst_name}_ready").value = 0
-    dut.i.value = 0
+    dut.i.value = dut.busy.value = 0
     passed, pulses = [], []
 
     async def watch():
@@ -138,6 +146,10 @@ async def accesses(dut):
             address = rng.randrange(0, spots[-1] + 64, WORD)
         if window:
             address = window.absolute_address + WORD * rng.randrange(window.get_property("mementries"))
+        if rng.random() < 0.3:
+            model.busy = rng.random() < 0.2
+            await FallingEdge(dut.clk)
+            dut.busy.value = model.busy
         if rng.random() < 0.3:  # hardware changes its values, and raises interrupts for a cycle
             values = {path: rng.getrandbits(f.width) for path, f in wires.items()}
             model.values |= {f.get_path(): values[path] for path, f in wires.items()}
@@ -171,6 +183,7 @@ async def accesses(dut):
             strobe = ((1 << size) - 1) << first
             want = model.write(address, word & ~((1 << 8 * first) - 1), strobe)
             kinds |= {f"limit {want.name}"} if limits else set()
+            kinds |= {f"quiet {want.name}"} if model.busy and model.quiet(address) else set()
             kinds |= {f"write {want.name}", "window" if window else "register", "part" if size < 4 else "whole"}
             assert answer.resp == want, f"write to {address:#x}: {answer.resp}, not {want}"
         for _ in range(rng.randint(1, 2)):
@@ -181,6 +194,9 @@ async def accesses(dut):
         pending = any(model.values[name] and model.values[enable] for name, enable in enables)
         assert bits_of(dut.irq) == pending
         kinds |= {"irq"} if pending else set()
+    model.busy = False
+    await FallingEdge(dut.clk)
+    dut.busy.value = 0
     near = sorted({a ^ WORD << k for a in spots for k in range(len(dut.s_axi_araddr) - 2)} - {*spots})
     for k in range(4):  # every bit high and low, and addresses with one wrong bit
         if k % 2:

@@ -16,10 +16,13 @@ from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import (
+    ADDR_BITS,
     ENGINE,
     SEMAPHORES,
     Instruction,
+    LoadTo,
     Opcode,
+    Queue,
     Retrieve,
     Status,
     decode,
@@ -29,6 +32,7 @@ from openvrex.golden.program.isa import (
 )
 from openvrex.golden.program.layer_memory import LayerShape, Register, Tiling
 from openvrex.golden.program.recipes import imm
+from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import override, preset
@@ -346,6 +350,44 @@ def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
     return h, [whole | {"errors": [e]} for e in errors] + [whole | {"cut_at": n} for n in (60, 801, 1030)], before
 
 
+def attacks() -> tuple[CoreHost, list[dict], np.ndarray]:
+    """The same pass, each time with regions that lack what one manager needs; a program that stores far outside.
+
+    "refused" is what the guards must have refused: the manager, and whether it was a write.
+    """
+    h, (whole, *_), before = interruptions()
+    end = h.memory.regions[-1].end
+    places = {r.name: [r.base, r.end] for r in h.memory.regions}
+    written = {Allow.STORE: "work", Allow.ENTRY_WRITE: "rings", Allow.TABLE_WRITE: "tables"}
+    whole = whole | {"errors": [], "ports": ports(h) | confined([Reach(0, end - 1)])}
+    out = []
+    for k, lacks in enumerate(Allow):
+        bad = {"ports": ports(h) | confined([Reach(0, end - 1, EVERYTHING & ~lacks)])}
+        kept = [places[written[lacks]]] if lacks in written else []
+        out.append(whole | {"bad": bad, "refused": (k // 2, k % 2), "kept": kept})
+    word = 4 * params().dpe.n_w
+    near, far = (
+        {"wide": 1, "rows": 0, "stride": word, "addr": at} for at in (0, (1 << ADDR_BITS) - word)
+    )  # a word of the first page, and the last one of all
+
+    def copied(to: dict[str, int], **source: int) -> list[str]:
+        program = [
+            Instruction(Opcode.LOAD, source | {"target": int(LoadTo.VECTOR)}),
+            vector(Vector(words=0, a=Source.STREAM, wide=1, write=Bank.C), source=Queue.LOAD),
+            vector(Vector(op=VectorOp.STORE, words=0, format=Format.WIDE)),
+            Instruction(Opcode.STORE, to),
+            Instruction(Opcode.HALT, {}),
+        ]
+        return [f"{encode(i):x}" for i in program]
+
+    for program, refused in ((copied(far, **near), (0, 1)), (copied(near, **far), (0, 0))):
+        out.append(whole | {"bad": {"program": program}, "refused": refused, "kept": [[0, end]]})
+    for name, refused in (("table_base", (2, 0)), ("device_base", (1, 1))):
+        beyond = {"ports": whole["ports"] | {name: 1 << 30}}
+        out.append(whole | {"bad": beyond, "refused": refused})
+    return h, out, before
+
+
 def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:
     """For each case: it ended as it must, and the core then ran the whole pass as golden does."""
     with tempfile.TemporaryDirectory() as folder:
@@ -354,14 +396,23 @@ def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray)
         config = {"cases": cases, "memory": str(path), "limit": 3000}
         got = Run(unit, "bench_core", "interrupted", config, waves=False)()["cases"]
     out = []
-    for case, (first, second, after) in zip(cases, got, strict=True):
+    for case, (first, second, refused, kept, after) in zip(cases, got, strict=True):
         data = bytes.fromhex(after)
         wants = [r for r in h.memory.regions if r.name in ("rings", "weights 0")]
         same = all(data[r.base : r.end] == r.data.tobytes() for r in wants)
-        want = Status.BUS if case["errors"] else Status.RUNNING
+        attacked = "bad" in case
+        want = Status.BUS if case["errors"] or attacked else Status.RUNNING
         ends = (first["status"], second["status"]) == (want, Status.DONE)
-        out.append(ends and same and not first["moves"] and not second["moves"])
+        found = (refused >> 2 & 3, refused >> 1 & 1) if refused & 1 else None
+        told = found == case["refused"] if case.get("refused") else (found is not None) == attacked
+        out.append(ends and same and told and kept and not first["moves"] and not second["moves"])
     return out
+
+
+def check_nothing_outside_its_regions_is_touched():
+    """Each manager is refused what it may not do, in its own way: read and write, table, entry, load and store."""
+    h, cases, before = attacks()
+    assert interrupt(emitted(), h, cases, before) == [True] * len(cases)
 
 
 def check_errors_and_resets_leave_a_core_that_works():

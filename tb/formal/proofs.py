@@ -31,6 +31,7 @@ from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMon
 from openvrex.tb.formal.bursts_proof import BusMonitor
 from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
+from openvrex.tb.formal.guard_proof import GuardMonitor
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from openvrex.tb.formal.motion_mask_equality import MotionMaskMonitor
@@ -273,6 +274,7 @@ def goals() -> Iterator[Goal | Independence | Equality]:
 
 
 _TWICE = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
+GUARDED = "no burst leaves its regions or lacks its answer"
 EQUAL = "equals its specification"  # for every input, every stall and every content of memories, without a bound
 _counted = partial(patch, "openvrex.hdl.unit.COUNTER_BITS", 2)  # counters that wrap soon
 
@@ -389,6 +391,9 @@ def _rest() -> Iterator[Goal]:
     few = override(preset("tiny"), ["bursts=2", "burst_bytes=16"])
     room = (r"cell \$gt (\$\d+\n(?:.*\n){5}    connect \\A \\room)", r"cell $ge \1")
     yield Goal("arbiter", "a granted burst never waits", "bursts of 2 beats", partial(PortMonitor, few), room, 40)
+
+    above = (r"cell \$le ", "cell $ge ")  # a region reaches from its last page up
+    yield Goal("core", GUARDED, "2 regions, 2 bursts in flight", GuardMonitor, above, 12)
 
     three = SystemParams(few.core, 3, common=True)
     alone = (r"connect \\B \\agree \[1\]", r"connect \\B 1'1")  # a core of a group does not wait for the others

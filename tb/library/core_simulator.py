@@ -55,7 +55,7 @@ class CoreSimulator:
         text += f"  wire [{host.width - 1}:0] host_payload;\n"
         # Constant inputs come from the command line, so that all their values share a simulator.
         text += "".join(f"  reg [{ports[n]['width'] - 1}:0] {n};\n" for n in given)
-        text += "".join(f'  initial if (!$value$plusargs("{n}=%d", {n})) $fatal(1, "no +{n}");\n' for n in given)
+        text += "".join(f'  initial if (!$value$plusargs("{n}=%h", {n})) $fatal(1, "no +{n}");\n' for n in given)
         text += "".join(f"  assign {a}{n} = 0;\n" for a in PREFIXES for n in ("rid", "rresp", "bid", "bresp"))
         memory = ", ".join(f".{n}({{{', '.join(x + n for x in reversed(PREFIXES))}}})" for n in SIDES)
         names, code = manifest["counters"], status_layout()["code"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.golden.program.lxe_model import Memory
+from openvrex.golden.program.regions import around, confined
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.library.runner import Run
 
@@ -74,7 +75,12 @@ class Script:
         bench: str = "bench_lxe",
         **how,
     ) -> tuple[list[Ran], np.ndarray]:
-        """Run everything on the RTL; the runs, and the memory after them. `how` goes to the bench as it is."""
+        """Run everything on the RTL; the runs, and the memory after them. `how` goes to the bench as it is.
+
+        A core is confined to the regions of golden's memory.
+        """
+        most = emitted.manifest["params"].get("regions", 0)
+        inputs = (confined(around(self.memory, most)) if most else {}) | (ports or {})
         regions = [r for r in self.memory.regions if r.name in self.watch]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -84,7 +90,7 @@ class Script:
                 "runs": self.runs,
                 "watch": [[r.base, r.size] for r in regions],
                 "memory": str(path),
-                "ports": ports or {},
+                "ports": inputs,
                 "pause": pause,
                 "limit": limit,
                 **how,

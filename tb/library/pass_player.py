@@ -203,7 +203,7 @@ class Player:
         """Run the simulator in a folder and compare its stores as they come; returns the CPU seconds that it took."""
         stores, end = os.pipe()
         image = self._file.fileno()
-        arguments = [f"+image=/dev/fd/{image}", f"+stores={end}", *(f"+{k}={v}" for k, v in self.core.ports.items())]
+        arguments = [f"+image=/dev/fd/{image}", f"+stores={end}", *(f"+{k}={v:x}" for k, v in self.core.ports.items())]
         arguments += more
         with (work / "log").open("wb") as log, os.fdopen(stores, "rb") as pipe:
             command = [self.core.simulator, *arguments]

@@ -17,6 +17,7 @@ from openvrex.golden.program.deadlock_hazard_check import play
 from openvrex.golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import LxeError
+from openvrex.golden.program.regions import EVERYTHING, Allow, Reach
 from openvrex.golden.retrieval.hashing import Hasher
 from openvrex.golden.retrieval.wicsum import select_rows
 from openvrex.hdl.params import override, preset
@@ -40,6 +41,7 @@ from openvrex.tb.checks.core_checks import (
     check_a_context_is_forgotten,
     check_budgets_equal_golden,
     check_errors_and_resets_leave_a_core_that_works,
+    check_nothing_outside_its_regions_is_touched,
     emitted,
     forget,
     host,
@@ -193,6 +195,21 @@ def test_a_map_without_blocks_ends_in_a_status():
 
 def test_a_context_is_forgotten():
     check_a_context_is_forgotten()
+
+
+def test_nothing_outside_its_regions_is_touched():
+    check_nothing_outside_its_regions_is_touched()
+
+
+@pytest.mark.parametrize("lacks", [Allow.LOAD, Allow.STORE, Allow.ENTRY_READ, Allow.ENTRY_WRITE])
+def test_golden_keeps_to_its_regions_too(lacks):
+    rng = np.random.default_rng(7)
+    h = host(rng)
+    h.core.reach = [Reach(0, h.memory.regions[-1].end - 1, EVERYTHING & ~lacks)]
+    begin(h, rng, 0)
+    with pytest.raises(LxeError, match=f"outside the regions for {lacks.name}") as e:
+        h.run(0)
+    assert e.value.status == Status.BUS
 
 
 def test_errors_and_resets_leave_a_core_that_works():
