@@ -79,6 +79,58 @@ enum openvrex_result openvrex_configure(const struct openvrex *device, const str
     return OPENVREX_OK;
 }
 
+#ifdef CORE_IP__CONFINE__ON_bm
+#define REGIONS (sizeof(((core_ip_t *)0)->region) / sizeof(((core_ip_t *)0)->region[0]))
+#define OF_REGION(k, member) (AT(region) + (uint32_t)(k) * (uint32_t)sizeof(((core_ip_t *)0)->region[0]) + (member))
+
+enum openvrex_result openvrex_confine(const struct openvrex *device, const struct openvrex_region *regions, unsigned n)
+{
+    const uint64_t all = (uint64_t)1 << 40;
+    unsigned k;
+    if (n > REGIONS)
+        return OPENVREX_RANGE;
+    for (k = 0; k < n; k++)
+        if (regions[k].first % 4096u || regions[k].bytes % 4096u || !regions[k].bytes || regions[k].first >= all
+            || regions[k].bytes > all - regions[k].first || regions[k].allow > 63u)
+            return OPENVREX_RANGE;
+    if (openvrex_quiet(device) != OPENVREX_OK)
+        return OPENVREX_BUSY;
+    for (k = 0; k < REGIONS; k++) {
+        put(device, OF_REGION(k, AT(region[0].allow) - AT(region[0])), k < n ? regions[k].allow : 0);
+        if (k < n) {
+            openvrex_write_wide(device, OF_REGION(k, 0), regions[k].first);
+            openvrex_write_wide(device, OF_REGION(k, AT(region[0].last) - AT(region[0])),
+                                regions[k].first + regions[k].bytes - 4096u);
+        }
+    }
+    put(device, AT(confine), n ? CORE_IP__CONFINE__ON_bm : 0);
+    return OPENVREX_OK;
+}
+
+int openvrex_refused(const struct openvrex *device, struct openvrex_refused *first)
+{
+    uint32_t burst = openvrex_read(device, AT(refused.burst));
+    first->manager = FIELD(burst, CORE_IP__REFUSED__BURST__PORT);
+    first->write = FIELD(burst, CORE_IP__REFUSED__BURST__WRITE);
+    first->page = (uint64_t)openvrex_read(device, AT(refused.page)) << 12;
+    return (int)FIELD(burst, CORE_IP__REFUSED__BURST__VALID);
+}
+#else /* a block without regions reaches everything */
+enum openvrex_result openvrex_confine(const struct openvrex *device, const struct openvrex_region *regions, unsigned n)
+{
+    (void)device;
+    (void)regions;
+    return n ? OPENVREX_RANGE : OPENVREX_OK;
+}
+
+int openvrex_refused(const struct openvrex *device, struct openvrex_refused *first)
+{
+    (void)device;
+    (void)first;
+    return 0;
+}
+#endif
+
 void openvrex_enable(const struct openvrex *device, uint32_t events)
 {
     put(device, AT(irq_enable), events & (OPENVREX_DONE | OPENVREX_FAULTED | OPENVREX_CORRECTED));

@@ -78,6 +78,30 @@ struct openvrex_config {
     uint32_t watchdog;    /* cycles after which what was started ends with OPENVREX_CODE_TIMEOUT; 0: never */
 };
 
+/* Who may do what in a region: bits of `allow`. */
+enum openvrex_allow {
+    OPENVREX_LOAD = 1,        /* the LXE reads */
+    OPENVREX_STORE = 2,       /* the LXE writes */
+    OPENVREX_ENTRY_READ = 4,  /* the retriever reads entries */
+    OPENVREX_ENTRY_WRITE = 8, /* the retriever writes entries */
+    OPENVREX_TABLE_READ = 16, /* the DRE reads its tables */
+    OPENVREX_TABLE_WRITE = 32 /* the DRE writes its tables */
+};
+
+/* Memory that a block may reach. */
+struct openvrex_region {
+    uint64_t first; /* its first byte, a multiple of 4,096 */
+    uint64_t bytes; /* its size, a multiple of 4,096, at least that */
+    uint32_t allow;
+};
+
+/* A burst outside the regions. */
+struct openvrex_refused {
+    uint32_t manager; /* whose it was: 0 the LXE, 1 the retriever, 2 the DRE */
+    uint32_t write;   /* 1: a write */
+    uint64_t page;    /* where: a multiple of 4,096 */
+};
+
 struct openvrex_status {
     enum openvrex_code code;
     uint32_t engines; /* of a core, engines with work: LOAD, MUL, VECTOR, STORE, RETRIEVE from bit 0 on */
@@ -96,6 +120,14 @@ enum openvrex_result openvrex_init(struct openvrex *device, uint32_t (*read)(voi
 
 /* Set the configuration. BUSY while something runs. */
 enum openvrex_result openvrex_configure(const struct openvrex *device, const struct openvrex_config *config);
+
+/* Let the block read and write in these n regions alone, whatever its programs, tables and settings say; n = 0:
+ * everywhere, as after power-up. What reaches beyond ends with OPENVREX_CODE_BUS. RANGE for more regions than the block
+ * has. BUSY while something runs. */
+enum openvrex_result openvrex_confine(const struct openvrex *device, const struct openvrex_region *regions, unsigned n);
+
+/* Whether a burst was refused since the last reset, and which was the first. */
+int openvrex_refused(const struct openvrex *device, struct openvrex_refused *first);
 
 /* Choose the events that reach the interrupt pin. */
 void openvrex_enable(const struct openvrex *device, uint32_t events);

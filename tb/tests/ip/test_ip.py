@@ -28,7 +28,8 @@ from typer.testing import CliRunner
 
 import openvrex.ip.package
 from openvrex.golden.program.core_host import CoreHost
-from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Retrieve, Status, encode
+from openvrex.golden.program.isa import ADDR_BITS, Instruction, LoadTo, Opcode, Retrieve, Status, encode
+from openvrex.golden.program.regions import PAGE, Allow
 from openvrex.golden.retrieval.checkpoint import restore, save
 from openvrex.hdl.emit import Emitted, component_of, emit, params_of, top_of
 from openvrex.hdl.header import VERSION
@@ -871,11 +872,56 @@ def test_the_driver_clears_the_interrupts_that_it_saw(either):
     assert bus.log[-1] == (bus.at("irq_enable"), 7)
 
 
+class Confined(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("allow", ctypes.c_uint32)]
+
+
+class Refused(ctypes.Structure):
+    _fields_ = [("manager", ctypes.c_uint32), ("write", ctypes.c_uint32), ("page", ctypes.c_uint64)]
+
+
+def test_the_driver_confines_a_block(either):
+    """It refuses regions that cannot be, and writes the others before they count; those left over allow nothing."""
+    bus, most = Bus(*either), preset("tiny").core.regions
+    bus.init()
+    top = 1 << ADDR_BITS
+    good = [(0, top, 63), (8192, 4096, Allow.LOAD), (top - 4096, 4096, Allow.TABLE_READ)]
+
+    def confine(regions: list[tuple[int, int, int]]) -> int:
+        return bus.call("confine", (Confined * max(1, len(regions)))(*regions), len(regions))
+
+    bus.log.clear()
+    for wrong in ((4095, 4096, 1), (0, 4095, 1), (0, 0, 1), (top, 4096, 1), (4096, top, 1), (0, 4096, 64)):
+        assert confine([good[0], wrong]) == CODES["RANGE"], wrong
+    assert confine(good[:1] * (most + 1)) == CODES["RANGE"]
+    bus.words[bus.at("status")] = int(Status.RUNNING)
+    assert confine(good) == CODES["BUSY"]
+    assert not bus.log
+    bus.words[bus.at("status")] = 0
+    assert confine(good) == CODES["OK"]
+    assert bus.log[-1] == (bus.at("confine"), 1)
+    wrote = dict(bus.log)
+    for k, (first, size, allow) in enumerate([*good, (0, 0, 0)]):
+        at = [bus.at(f"region[{k}].{name}") for name in ("first", "last")]
+        assert wrote[bus.at(f"region[{k}].allow")] == allow
+        got = [wrote[a] | wrote[a + 4] << 32 for a in at if a in wrote]
+        assert got == ([first, first + size - PAGE] if allow else [])
+    assert confine([]) == CODES["OK"]
+    assert bus.log[-1] == (bus.at("confine"), 0)
+    found = Refused()
+    assert not bus.call("refused", ctypes.byref(found))
+    bus.words[bus.at("refused.burst")], bus.words[bus.at("refused.page")] = 0b1011, (1 << 28) - 1
+    assert bus.call("refused", ctypes.byref(found)) == 1
+    assert (found.manager, found.write, found.page) == (2, 1, top - 4096)
+
+
 def test_names_of_the_driver_are_those_of_the_hardware():
     text = (HERE / "driver" / "openvrex_block.h").read_text()
     codes = {n: int(v) for n, v in re.findall(r"OPENVREX_CODE_(\w+) = (\d+)", text)}
     assert codes == {s.name: int(s) for s in Status}
     results = {n: int(v) for n, v in re.findall(r"OPENVREX_((?!CODE)\w+) = (0|-\d+)", text)}
+    allow = {n: int(v) for n, v in re.findall(r"OPENVREX_(\w+) = (\d+),? +/\* the", text)}
+    assert allow == {a.name: int(a) for a in Allow}
     assert results == CODES
 
 
