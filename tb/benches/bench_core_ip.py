@@ -21,8 +21,7 @@ from openvrex.tb.library.transfer_traffic import params
 async def prepare(regs: Registers, ports: dict[str, int]) -> None:
     """Enable interrupts, and write the registers that stay constant."""
     await regs.write("irq_enable", done=1, fault=1)
-    for name, value in ports.items():
-        await regs.write(name, value=value)
+    await regs.settings(ports)
 
 
 async def load(regs: Registers, words: list[str]) -> None:

@@ -68,8 +68,7 @@ async def commands(dut):
     while await regs.read("status.resets"):
         pass
     await regs.write("irq_enable", done=1, fault=1)
-    for name, value in c["ports"].items():
-        await regs.write(name, value=value)
+    await regs.settings(c["ports"])
     out, sending = [], {}
     for step in c["steps"]:
         for kind, name, layout in (("keys", "k", key_layout(p.dre.hcu)), ("rows", "s", scores_layout(p.dre.wtu))):
@@ -82,8 +81,7 @@ async def commands(dut):
         for address, mask in step.get("flips", []):
             item = slice(address, address + len(mask) // 2)
             behind.data[item] = flipped(behind.data[item], bytes.fromhex(mask))
-        for name, value in step.get("settings", {}).items():
-            await regs.write(name, value=value)
+        await regs.settings(step.get("settings", {}))
         for kind in step.get("drains", []):
             await sending[kind[0].replace("r", "s")]
         behind.errors = {tuple(error) for error in step.get("errors", [])}

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from openvrex.golden.program.isa import Retrieve, Status
+from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.clustering import Joined
 from openvrex.golden.retrieval.kvmap import Placed
@@ -199,6 +200,7 @@ class Software:
                 "ports": {
                     **{"th_hd": f.th_hd, "ratio": f.ratio_q16, "blocks": self.p.kvmu.blocks},
                     **{"device_base": DEVICE, "home_base": HOME, "table_base": TABLES},
+                    **confined([Reach(0, len(self.before) - 1)]),
                 },
                 "counters": [*counters(unit).values(), *PROTECTION],
                 "idle": idle,
@@ -412,6 +414,33 @@ def refuse(seed: int, idle: float, pause: float, unit: Emitted, **how) -> set[st
         s.frame(1, 1, 1)
     s.check(s.play(unit, idle, pause, seed, **how))
     return set(names)
+
+
+def check_nothing_outside_its_regions_is_touched():
+    """Without its tables a DRE cannot switch, without memory for entries it places none; nothing is written."""
+    s = Software(4)
+    whole = Reach(0, len(s.before) - 1)
+    s.frame(1, 6, 2)
+    for allow in (EVERYTHING & ~Allow.TABLE_READ, EVERYTHING):
+        s.steps.append({"settings": confined([replace(whole, allow=allow)])})
+        if allow != EVERYTHING:
+            s.steps += [{"command": {"action": int(Retrieve.SWITCH), "base": 1}}, {"reset": 0}]
+            s.wants.append([Status.BUS, *s.last])
+            s.last = [0, 0]
+    s.frame(1, 3, 2)
+    for lacks in (Allow.ENTRY_WRITE, Allow.ENTRY_READ):  # the token's cluster is known, its entry stays away
+        s.steps.append({"settings": confined([whole])})
+        key = {"data": s.bases[0], "user": {"token": s.scenario.tokens[1], "ctx": 1}, "last": 1}
+        s.steps.append({"keys": [key]})
+        ((level, joined, _),) = s.scenario.keys(1, [key["data"]])
+        s.command(Retrieve.CLUSTER, joined.cluster, level, base=0, shift=0)
+        s.steps.append({"settings": confined([replace(whole, allow=EVERYTHING & ~lacks)])})
+        s.steps += [{"command": {"action": int(Retrieve.PLACE), "base": FRESH}, "broken": 1}, {"reset": 0}]
+        s.wants.append([Status.BUS, *s.last])
+        s.last = [0, 0]
+    got = s.play(emitted())
+    assert got["commands"] == s.wants
+    assert got["memory"][:TABLES] == s.memory[:TABLES]  # the reset took the last keys before their tables were written
 
 
 def check_rows_of_an_empty_context_are_refused():

@@ -3,6 +3,10 @@
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiResp
 from systemrdl.node import AddrmapNode, RegNode
 
+from openvrex.golden.program.isa import ADDR_BITS
+from openvrex.golden.program.regions import PAGE_BITS, Allow
+
+_PAGES = ADDR_BITS - PAGE_BITS  # bits of a page's number
 WORD = 4  # bytes of an access
 
 
@@ -40,6 +44,25 @@ class Registers:
         for i in range(0, reg.size, WORD):
             resp = await self.put(reg.absolute_address + i, value >> 8 * i & 0xFFFFFFFF)
             assert resp == AxiResp.OKAY, f"{path}: {resp}"
+
+    async def settings(self, values: dict[str, int]) -> None:
+        """Write registers by name; `regions` as a core's port takes them."""
+        for name, value in values.items():
+            if name == "regions":
+                await self.regions(value)
+            else:
+                await self.write(name, value=value)
+
+    async def regions(self, packed: int) -> None:
+        """Write the regions of a core, as its port takes them."""
+        for k in range(self.top.get_child_by_name("region").array_dimensions[0]):
+            for name, bits, zeros in (
+                ("first", _PAGES, PAGE_BITS),
+                ("last", _PAGES, PAGE_BITS),
+                ("allow", len(Allow), 0),
+            ):
+                await self.write(f"region[{k}].{name}", value=(packed & (1 << bits) - 1) << zeros)
+                packed >>= bits
 
     async def fill(self, window: str, index: int, value: int, size: int) -> None:
         """Write entry `index` of a window, `size` bytes long."""

@@ -12,6 +12,7 @@ from openvrex.tb.checks.dre_ip_checks import (
     check_budgets_equal_golden,
     check_fault,
     check_frames_equal_golden,
+    check_nothing_outside_its_regions_is_touched,
     check_packed_homes_equal_golden,
     check_reset,
     check_rows_of_an_empty_context_are_refused,
@@ -53,6 +54,10 @@ def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
 @pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.4, 0.3)])
 def test_wrong_streams_are_refused(seed, idle, pause, record_property):
     check_wrong_streams_are_refused(seed, idle, pause, record_property)
+
+
+def test_nothing_outside_its_regions_is_touched():
+    check_nothing_outside_its_regions_is_touched()
 
 
 def test_rows_of_an_empty_context_are_refused():
