@@ -256,6 +256,7 @@ class KvmuParams:
     kept: int = parameter(
         0, "blocks of a context that device memory keeps, a power of two; 0: none", high=CLUSTERS, optional=True
     )
+    shared: bool = parameter(False, "contexts of users who do not trust each other", optional=True)
 
     def __post_init__(self):
         check_parameters(self)
@@ -268,6 +269,8 @@ class KvmuParams:
         top = self.blocks * self.block_bytes
         few = f"cannot address blocks of {top} bytes in all: raise it, or lower blocks, block_slots or entry_bytes"
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
+        whole = f"must be at least {self.block_bytes}, a block, which a CLEAR wipes in one burst"
+        check(not self.shared or self.boundary >= self.block_bytes, "boundary", self.boundary, whole)
         top = self.n_ctx * self.recent * self.entry_bytes
         few = f"cannot address rings of {top} bytes in all: raise it, or lower n_ctx, recent or entry_bytes"
         check(top <= 1 << self.addr_bits, "addr_bits", self.addr_bits, few)
@@ -361,6 +364,7 @@ class DreParams:
             beat=t.bus_bytes,
             burst=t.burst_bytes,
             kept=k.kept,
+            shared=k.shared,
         )
 
     def sizes(self, blocks: int = 0) -> DreSizes:

@@ -101,7 +101,8 @@ class Core(Lxe):
             self._set(i["level"], self.dre.switch(ctx, i["rows"] if i["action"] == Retrieve.BUDGET else 0))
         else:
             self._set(i["level"], self.dre.level(ctx))
-            self.dre.clear(ctx)
+            for block in self.dre.clear(ctx):
+                self.write(block.dst, np.zeros(block.bytes, np.uint8), np.ones(block.bytes, bool), Allow.ENTRY_WRITE)
         return 0
 
     def _cluster(self, i: Issue) -> int:
@@ -128,7 +129,7 @@ class Core(Lxe):
                 raise i.error(reason, Status.FULL)
             if placed.move:
                 self._move(placed.move)
-            self._copy(i.addr + k * size, placed.device, size)
+            self._copy(i.addr + k * size, placed.device, size, read=self._named(Allow.LOAD))
         return i["rows"]
 
     def _fetch(self, i: Issue) -> int:
@@ -147,7 +148,7 @@ class Core(Lxe):
             kept += [] if burst.keep is None else [(at, burst.keep, size)]
             at += size
         for copy in kept:
-            self._copy(*copy)
+            self._copy(*copy, read=self._named(Allow.LOAD))
         self._set(i["to"], entries)
         self._set(i["level"], entries << i["shift"])
         return entries
@@ -168,23 +169,31 @@ class Core(Lxe):
         group = self.dre.kv.sizes.kv4_group
         if burst.near or not group:
             size = burst.bytes * (kv4.RATIO if group else 1)
-            self._copy(burst.addr, at, size)
+            self._copy(burst.addr, at, size, write=self._named(Allow.STORE))
             return size
         data, known = self.read(burst.addr, 1, burst.bytes, 0, Allow.ENTRY_READ)
         numbers = kv4.expand(data[0], group).view(np.uint8)
         whole = known[0].reshape(-1, group // 2).all(axis=1)
-        self.write(at, numbers, whole.repeat(2 * group), Allow.ENTRY_WRITE)
+        self.write(at, numbers, whole.repeat(2 * group), self._named(Allow.STORE))
         return len(numbers)
 
-    def _copy(self, src: int, dst: int, size: int) -> None:
-        data, known = self.read(src, 1, size, 0, Allow.ENTRY_READ)
-        self.write(dst, data[0], known[0], Allow.ENTRY_WRITE)
+    def _copy(
+        self, src: int, dst: int, size: int, read: Allow = Allow.ENTRY_READ, write: Allow = Allow.ENTRY_WRITE
+    ) -> None:
+        data, known = self.read(src, 1, size, 0, read)
+        self.write(dst, data[0], known[0], write)
+
+    def _named(self, program: Allow) -> Allow:
+        """What a copy needs at an address that the program names: what a program of other users' entries needs."""
+        if self.dre.kv.sizes.shared:
+            return program
+        return Allow.ENTRY_READ if program == Allow.LOAD else Allow.ENTRY_WRITE
 
     def _set(self, register: int, value: int) -> None:
         if register:
             self.registers[register] = value % (1 << ADDR_BITS)
 
     def _context(self, i: Issue) -> int:
-        if i.addr >= self.dre.kv.n_ctx:
-            raise i.error(f"names context {i.addr}: memory has tables for {self.dre.kv.n_ctx}", Status.RANGE)
+        if not self.dre.first <= i.addr < self.dre.kv.n_ctx:
+            raise i.error(f"names context {i.addr}: it may {self.dre.first} to {self.dre.kv.n_ctx - 1}", Status.RANGE)
         return i.addr

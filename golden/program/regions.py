@@ -14,7 +14,10 @@ DENIED = 3  # the response to a burst outside: DECERR
 
 
 class Allow(IntFlag):
-    """Who may do what in a region: the LXE's loads and stores, the retriever with entries, the DRE with its tables."""
+    """Who may do what in a region: the LXE's loads and stores, the retriever with entries, the DRE with its tables.
+
+    With `kvmu.shared` LOAD and STORE also count where the retriever reads or writes at an address that a program names.
+    """
 
     LOAD = 1
     STORE = 2

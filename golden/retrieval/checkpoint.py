@@ -57,8 +57,8 @@ def save(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int) -> 
 def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, checkpoint: bytes) -> None:
     """Let the empty context `ctx` be as the checkpoint says, in blocks that `model` takes, with entries in `memory`.
 
-    Raises `ParamError` for a checkpoint of another layout, a context that holds something, and a pool with too few free
-    blocks. Then nothing changes.
+    Raises `ParamError` for a checkpoint of another layout, a context that holds something, a pool with too few free
+    blocks, and more blocks than the quota. Then nothing changes.
     """
     kv = model.kv
     checksum, size, level, _ = HEADER.unpack_from(checkpoint)
@@ -78,7 +78,7 @@ def restore(layout: TableLayout, model: DreModel, memory: np.ndarray, ctx: int, 
         check(all(v is not Verdict.DETECTED for _, v in found), "checkpoint", item.name, "has a wrong bit")
         return [data for data, _ in found]
 
-    pos, filled = layout.unpack(Item.PLACE, words(Item.PLACE, 1)[0])
+    pos, filled, *_ = layout.unpack(Item.PLACE, words(Item.PLACE, 1)[0])
     ring = words(Item.RING, layout.recent if filled else pos)
     table = Clusterer(model.params)
     table.load(to_words(words(Item.HASH, level), layout.n_hp), np.array(words(Item.COUNT, level)))

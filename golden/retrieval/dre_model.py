@@ -10,7 +10,7 @@ import numpy as np
 
 from openvrex.golden.function_params import BUDGET_BITS, ReSVParams, check
 from openvrex.golden.retrieval.clustering import Clusterer, Joined
-from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Placed, Traffic
+from openvrex.golden.retrieval.kvmap import Burst, KvMap, MapSizes, Move, Placed, Traffic
 from openvrex.golden.retrieval.table_layout import TableLayout
 from openvrex.golden.retrieval.wicsum import Selection, select_rows
 
@@ -86,6 +86,7 @@ class DreModel:
         self.params, self.kv, self.readings, self.counts_held = params, kv, readings, counts_held
         self.budgets, self.budget = budgets, 0
         self.tables: dict[int, Clusterer] = {}
+        self.first = 0  # contexts below are another user's
         self.ctx, self.counts = 0, np.zeros(0, np.int64)
         self.grown = False  # the context of the last `switch` got a key behind it
 
@@ -93,10 +94,10 @@ class DreModel:
         """Number of clusters of context `ctx`."""
         return len(self.tables.get(ctx, ()))
 
-    def clear(self, ctx: int) -> None:
-        """Forget context `ctx` and free its blocks."""
-        self.kv.clear(ctx)
+    def clear(self, ctx: int) -> list[Move]:
+        """Forget context `ctx` and free its blocks; returns those to be wiped, as `KvMap.clear`."""
         self.tables.pop(ctx, None)
+        return self.kv.clear(ctx)
 
     def newest(self, ctx: int) -> int:
         """The first cluster that keys of op NEWEST look at, whose batch begins now: the first of the last tile."""

@@ -53,11 +53,19 @@ class Burst(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Offload of one entry: its `bytes` bytes at ring address `src` go to home address `dst`, packed if homes are."""
+    """Offload of one entry: its `bytes` bytes at ring address `src` go to home address `dst`, packed if homes are.
+
+    A block that moves to where it is gets zeros.
+    """
 
     src: int
     dst: int
     bytes: int
+
+    @property
+    def wipes(self) -> bool:
+        """Whether zeros go to `dst`."""
+        return self.src == self.dst
 
 
 class Range(NamedTuple):
@@ -121,6 +129,7 @@ class MapSizes:
     n_ctx : contexts
     kv4_group : numbers of a group of the packed entries at home (`golden.retrieval.kv4`); 0: they stay BF16
     kept : blocks of a context that device memory keeps; 0: none
+    shared : a context that is cleared leaves zeros in its blocks
 
     Raises `ParamError` for a size below 1, for a boundary that is no power of two, and for kept blocks of other sizes.
     """
@@ -134,6 +143,7 @@ class MapSizes:
     n_ctx: int = 1
     kv4_group: int = 0
     kept: int = 0
+    shared: bool = False
 
     def __post_init__(self):
         for name in ("clusters", "blocks", "block_slots", "recent", "entry_bytes", "boundary", "n_ctx"):
@@ -176,15 +186,16 @@ class KvMap:
     """The map of contexts, those that have memory, over one pool of blocks.
 
     device_base, home_base : byte addresses of the first ring and of block 0
+    quota : most blocks that a context may hold; 0: any number
 
     Raises `ParamError` for a context or cluster out of range.
     """
 
-    def __init__(self, sizes: MapSizes, device_base: int = 0, home_base: int = 0):
+    def __init__(self, sizes: MapSizes, device_base: int = 0, home_base: int = 0, quota: int = 0):
         s = self.sizes = sizes
         self.max_clusters, self.blocks, self.block_slots, self.recent = s.clusters, s.blocks, s.block_slots, s.recent
         self.entry_bytes, self.home_bytes, self.boundary, self.n_ctx = s.entry_bytes, s.home_bytes, s.boundary, s.n_ctx
-        self.device_base, self.home_base = device_base, home_base
+        self.device_base, self.home_base, self.quota = device_base, home_base, quota
         if s.kept:
             self.home_base -= home_base % s.block_bytes
         self.contexts: defaultdict[int, _Context] = defaultdict(_Context)  # those that were used
@@ -198,7 +209,7 @@ class KvMap:
         k = c.clusters.get(cluster)
         block, slot = divmod(len(k.entries), self.block_slots) if k else (0, 0)
         if k is None or block == len(k.blocks):
-            if not self.free:
+            if not self.free or (self.quota and self.held(ctx) >= self.quota):
                 return Placed(False)
             k = c.clusters.setdefault(cluster, _Cluster())
             if not k.blocks and self.sizes.kept:
@@ -216,19 +227,25 @@ class KvMap:
         c.n += 1
         return Placed(True, device, self._home(k.blocks[block], slot), move)
 
-    def clear(self, ctx: int) -> None:
-        """Forget every entry of context `ctx` and free its blocks.
+    def clear(self, ctx: int) -> list[Move]:
+        """Forget every entry of context `ctx` and free its blocks; returns those to be wiped, if they are.
 
         Blocks are freed by ascending cluster, and within a cluster in their order.
         """
-        for _, k in sorted(self._context(ctx).clusters.items()):
-            self.freed.extend(k.blocks)
+        freed = [block for _, k in sorted(self._context(ctx).clusters.items()) for block in k.blocks]
+        self.freed.extend(freed)
         self.contexts.pop(ctx, None)
+        homes = [self._home(block, 0) for block in freed] if self.sizes.shared else []
+        return [Move(home, home, self.sizes.block_bytes) for home in homes]
 
     @property
     def free(self) -> int:
         """Blocks that nobody has."""
         return self.blocks - self.fresh + len(self.freed)
+
+    def held(self, ctx: int) -> int:
+        """Blocks that a context has."""
+        return sum(len(k.blocks) for k in self.contexts[ctx].clusters.values()) if ctx in self.contexts else 0
 
     def like(self) -> "KvMap":
         """A map of the same sizes and addresses, of which nothing is used."""
@@ -243,10 +260,13 @@ class KvMap:
         resident ones, oldest first. The map takes blocks by ascending cluster, as `append` does. It does not know the
         order in which entries at home had come.
 
-        Raises `ParamError` if the context holds entries, or if too few blocks are free. Then nothing changes.
+        Raises `ParamError` if the context holds entries, if too few blocks are free, or if they exceed the quota. Then
+        nothing changes.
         """
         needed = sum(-(-entries // self.block_slots) for entries, _ in clusters.values())
         check(needed <= self.free, "blocks", self.blocks, f"must leave {needed} free, and {self.free} are")
+        few = f"must be at least {needed}, the blocks that the context had, or 0"
+        check(not 0 < self.quota < needed, "quota", self.quota, few)
         check(self._context(ctx).n == 0, "ctx", ctx, "must be empty: clear it first")
         c, old = self.contexts[ctx], 0
         for cluster, (entries, offloaded) in sorted(clusters.items()):

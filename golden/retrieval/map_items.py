@@ -17,7 +17,8 @@ def context_items(layout: TableLayout, kv: KvMap, ctx: int, counts: Sequence[int
     """
     c = kv.contexts.get(ctx)
     clusters, ring, n = (c.clusters, c.ring, c.n) if c else ({}, (), 0)
-    out = {(Item.PLACE, 0): layout.pack(Item.PLACE, n % kv.recent, int(n >= kv.recent))}
+    held = [kv.held(ctx)] if layout.shared else []
+    out = {(Item.PLACE, 0): layout.pack(Item.PLACE, n % kv.recent, int(n >= kv.recent), *held)}
     for entry, cluster in enumerate(ring, n - len(ring)):
         out[Item.RING, entry % kv.recent] = cluster
     for place, kept in c.kept.items() if c else ():

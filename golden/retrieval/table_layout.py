@@ -7,7 +7,8 @@ context when it copies the table. Memory that is zero holds empty contexts and a
 item        one for each             holds
 ==========  =======================  ================================================================================
 LEVEL       context                  its number of clusters
-PLACE       context                  the ring slot of the next entry; whether all slots are taken
+PLACE       context                  the ring slot of the next entry; whether all slots are taken; with `shared` the
+                                     number of its blocks
 RING        slot of a ring           the cluster of the entry in the slot. Behind the slots, one for each place of kept
                                      blocks: 0, or 1 + k div `kept` if cluster k has the place
 HASH        cluster                  the hash bits of its first member
@@ -74,6 +75,7 @@ class TableLayout:
 
     n_hp : hash bits · clusters : most clusters of a context · recent : slots of a ring · count_bits : bits of a count
     kept : blocks of a context that device memory keeps
+    shared : PLACE has the number of the context's blocks
     blocks : most blocks of the pool · block_slots : entries of a block · protect : check bits of every item
     beat : bytes of a beat of the bus, which holds whole items
     burst : bytes of the longest read; arrays start at multiples of it
@@ -91,6 +93,7 @@ class TableLayout:
     beat: int = 64
     burst: int = 256
     kept: int = 0
+    shared: bool = False
 
     def __post_init__(self):
         for item in Item:
@@ -100,9 +103,10 @@ class TableLayout:
     def fields(self, item: Item) -> dict[str, int]:
         """Fields of an item and their bits, lowest first."""
         block, slots = bits_for(self.blocks), bits_for(self.block_slots + 1)
+        held = {"blocks": bits_for(self.blocks + 1)} if self.shared else {}
         return {
             Item.LEVEL: {"clusters": bits_for(self.clusters + 1)},
-            Item.PLACE: {"pos": bits_for(self.recent), "filled": 1},
+            Item.PLACE: {"pos": bits_for(self.recent), "filled": 1, **held},
             Item.RING: {"cluster": bits_for(self.clusters)},
             Item.HASH: {"hash": self.n_hp},
             Item.COUNT: {"count": self.count_bits},

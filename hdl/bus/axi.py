@@ -18,9 +18,11 @@ _INCR = 1
 _BUFFERABLE = 0b0011  # normal memory, not cacheable: usual for DMA engines
 
 
-def address_layout() -> data.StructLayout:
-    """A burst (AR, AW): its first byte, and its number of beats less one."""
-    return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS})
+def address_layout(named: bool = False) -> data.StructLayout:
+    """A burst (AR, AW): its first byte, and its number of beats less one. `named`, if it has that: a program or command
+    names the address, not the KVMU.
+    """
+    return data.StructLayout({"addr": ADDR_BITS, "len": LEN_BITS} | ({"named": 1} if named else {}))
 
 
 def read_beat(bus_bytes: int) -> data.StructLayout:
@@ -53,13 +55,13 @@ def response_layout() -> data.StructLayout:
     return data.StructLayout({"resp": 2})
 
 
-def manager_signature(bus_bytes: int) -> wiring.Signature:
+def manager_signature(bus_bytes: int, named: bool = False) -> wiring.Signature:
     """Channels of an AXI4 manager as streams of the layouts above: ar, r, aw, w, b."""
     return wiring.Signature(
         {
-            "ar": Out(stream.Signature(address_layout())),
+            "ar": Out(stream.Signature(address_layout(named))),
             "r": In(stream.Signature(read_beat(bus_bytes))),
-            "aw": Out(stream.Signature(address_layout())),
+            "aw": Out(stream.Signature(address_layout(named))),
             "w": Out(stream.Signature(write_beat(bus_bytes))),
             "b": In(stream.Signature(response_layout())),
         }

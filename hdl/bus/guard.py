@@ -41,9 +41,13 @@ def region_members(p: CoreParams) -> dict[str, wiring.Member]:
     return members if p.regions else {}
 
 
-def reach_layout(regions: int) -> data.ArrayLayout:
-    """Regions for one manager: the first page and the last of each, and whether it may read and write there."""
-    return data.ArrayLayout(data.StructLayout({"first": _PAGE, "last": _PAGE, "read": 1, "write": 1}), regions)
+def reach_layout(regions: int, named: bool = False) -> data.ArrayLayout:
+    """Regions for one manager: the first page and the last of each, and whether it may read and write there.
+
+    named : also whether bursts that are `named` (`hdl.bus.axi.address_layout`) may
+    """
+    more = {"read_named": 1, "write_named": 1} if named else {}
+    return data.ArrayLayout(data.StructLayout({"first": _PAGE, "last": _PAGE, "read": 1, "write": 1, **more}), regions)
 
 
 class Guard(wiring.Component):
@@ -61,6 +65,7 @@ class Guard(wiring.Component):
     bus_bytes : bytes of a beat
     regions : number of regions
     most : bursts that the manager has in flight at once, reads and writes each; the next one waits
+    named : its bursts say whether they are `named`; those have permissions of their own
 
     Members
     -------
@@ -77,12 +82,12 @@ class Guard(wiring.Component):
         permissions); this project's own where they are silent.
     """
 
-    def __init__(self, bus_bytes: int, regions: int, most: int):
-        self.most = most
-        signature = manager_signature(bus_bytes)
+    def __init__(self, bus_bytes: int, regions: int, most: int, named: bool = False):
+        self.most, self.named = most, named
+        ports = {"i": In(manager_signature(bus_bytes, named)), "o": Out(manager_signature(bus_bytes))}
         refused = data.StructLayout({"valid": 1, "write": 1, "page": _PAGE})
-        members = {"i": In(signature), "o": Out(signature), "confine": In(1), "regions": In(reach_layout(regions))}
-        super().__init__(members | {"refused": Out(refused)})
+        members = {"confine": In(1), "regions": In(reach_layout(regions, named)), "refused": Out(refused)}
+        super().__init__(ports | members)
 
     def elaborate(self, platform):
         m = Module()
@@ -102,12 +107,14 @@ class Guard(wiring.Component):
         """
         i, o = getattr(self.i, name), getattr(self.o, name)
         page, inside = i.payload.addr[PAGE_BITS:], Signal(name=f"{kind}_inside")
-        allowed = [r[kind] & (page >= r.first) & (page <= r.last) for r in self.regions]
+        may = [Mux(i.payload.named, r[f"{kind}_named"], r[kind]) if self.named else r[kind] for r in self.regions]
+        allowed = [of & (page >= r.first) & (page <= r.last) for of, r in zip(may, self.regions, strict=True)]
         offered = reg(m, f"{kind}_offered", o.valid & ~o.ready, reset_less=False)
         refused = Signal(name=f"{kind}_refused")
         m.d.comb += [
             inside.eq(~self.confine | Cat(*allowed).any()),
-            o.payload.eq(i.payload),
+            o.payload.addr.eq(i.payload.addr),
+            o.payload.len.eq(i.payload.len),
             o.valid.eq(i.valid & (offered | (inside & free))),
             i.ready.eq((o.valid & o.ready) | refused),
         ]
@@ -179,7 +186,8 @@ def connect_guarded(m: Module, p: CoreParams, ports: Any, managers: dict[Manager
         if not p.regions:
             connect_ports(m, p, ports, bus, bus, prefix)
             continue
-        guard = m.submodules[f"{k.name.lower()}_guard"] = Guard(p.lxe.bus_bytes, p.regions, most[k])
+        named = k == Manager.RETRIEVER and p.dre.kvmu.shared
+        guard = m.submodules[f"{k.name.lower()}_guard"] = Guard(p.lxe.bus_bytes, p.regions, most[k], named)
         wiring.connect(m, bus, guard.i)
         connect_ports(m, p, ports, guard.o, guard.o, prefix)
         m.d.comb += guard.confine.eq(ports.confine)
@@ -188,6 +196,7 @@ def connect_guarded(m: Module, p: CoreParams, ports: Any, managers: dict[Manager
                 mine.first.eq(region.first),
                 mine.last.eq(region.last),
                 Cat(mine.read, mine.write).eq(region.allow[2 * k : 2 * k + 2]),
+                *([Cat(mine.read_named, mine.write_named).eq(region.allow[:2])] if named else []),
             ]
         found = guard.refused
         with m.If(found.valid & ~ports.refused.valid):

@@ -4,7 +4,6 @@ from amaranth import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import (
     CHANNELS,
     HOST_PREFIX,
@@ -18,8 +17,8 @@ from openvrex.hdl.bus.guard import Manager, connect_guarded, region_members
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.instruction_layouts import host_layout, status_layout
 from openvrex.hdl.memory import collect_errors, error_members
-from openvrex.hdl.params import CoreParams, bits_for
-from openvrex.hdl.retrieval.dre import SETTINGS, Dre
+from openvrex.hdl.params import CoreParams
+from openvrex.hdl.retrieval.dre import Dre, setting_members
 from openvrex.hdl.retrieval.feeder import Feeder
 from openvrex.hdl.retrieval.retriever import Retriever
 from openvrex.hdl.unit import Composite
@@ -54,8 +53,8 @@ class Core(Composite):
     host, status : as in `hdl.execution.lxe.Lxe`
     m_axi_* : AXI4 manager of the LXE · h_axi_* : of the retriever, which reads and writes device and offload memory
     t_axi_* : of the DRE's tables
-    th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`; keep them
-        stable while a program runs
+    th_hd, ratio, device_base, home_base, table_base, blocks, contexts, quota : In : as in `hdl.retrieval.dre.Dre`; keep
+        them stable while a program runs
     timeout : In(1) : pulse: end the program with status TIMEOUT
     confine, regions : In(1), In(`hdl.bus.guard.regions_layout`), with `core.regions` : whether the core reads and
         writes only in the regions
@@ -69,7 +68,6 @@ class Core(Composite):
     """
 
     def __init__(self, p: CoreParams):
-        k = p.dre.kvmu
         super().__init__(
             p.joined(),
             {
@@ -78,13 +76,7 @@ class Core(Composite):
                 **port_members(p),
                 **port_members(p, HOST_PREFIX),
                 **port_members(p, TABLE_PREFIX),
-                "th_hd": In(p.dre.hcu.distance_bits),
-                "ratio": In(17),
-                "device_base": In(k.addr_bits),
-                "home_base": In(k.addr_bits),
-                "table_base": In(ADDR_BITS),
-                "blocks": In(bits_for(k.blocks + 1)),
-                "contexts": In(bits_for(k.n_ctx + 1)),
+                **setting_members(p.dre),
                 "timeout": In(1),
                 **region_members(p),
                 **error_members(*protects(p)),
@@ -123,7 +115,7 @@ class Core(Composite):
             retriever.stop.eq(lxe.stop),
             dre.stop.eq(lxe.stop),
             lxe.memory.eq(Cat(unit.error[1] for unit in (dre, retriever) if hasattr(unit, "error")).any()),
-            *(getattr(dre, name).eq(getattr(self, name)) for name in SETTINGS),
+            *(getattr(dre, name).eq(getattr(self, name)) for name in setting_members(p.dre)),
         ]
         if p.dre.wtu.budget:
             m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]

@@ -4,7 +4,6 @@ from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, common_members, memory_members
 from openvrex.hdl.bus.axi import CHANNELS, HOST_PREFIX, PREFIX, TABLE_PREFIX, connect_streams, pass_ports
 from openvrex.hdl.bus.guard import region_members
@@ -13,7 +12,7 @@ from openvrex.hdl.execution.core import Core
 from openvrex.hdl.instruction_layouts import host_layout, status_layout
 from openvrex.hdl.leaf import place
 from openvrex.hdl.params import SystemParams, bits_for
-from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.hdl.retrieval.dre import setting_members
 from openvrex.hdl.unit import Composite
 
 
@@ -63,8 +62,6 @@ class System(Composite):
     """
 
     def __init__(self, p: SystemParams):
-        k = p.core.dre.kvmu
-
         def each(shape):
             return data.ArrayLayout(shape, p.cores)
 
@@ -74,20 +71,18 @@ class System(Composite):
                 "host": In(stream.Signature(system_host_layout(p))),
                 "status": Out(each(status_layout())),
                 **memory_members(p),
-                "th_hd": In(each(p.core.dre.hcu.distance_bits)),
-                "ratio": In(each(17)),
-                "device_base": In(each(k.addr_bits)),
-                "home_base": In(each(k.addr_bits)),
-                "table_base": In(each(ADDR_BITS)),
-                "blocks": In(each(bits_for(k.blocks + 1))),
-                "contexts": In(each(bits_for(k.n_ctx + 1))),
-                **{n: x.flow(each(x.shape)) for n, x in region_members(p.core).items()},
+                **{n: x.flow(each(x.shape)) for n, x in self._each(p).items()},
                 **(common_members() if p.common else {}),
                 "perf_core": In(bits_for(p.cores)),
                 "perf_index": In(bits_for(len(Core.counters_of(p.core)))),
                 "perf_value": Out(32),
             },
         )
+
+    @staticmethod
+    def _each(p: SystemParams) -> dict[str, wiring.Member]:
+        """What each core has for itself."""
+        return setting_members(p.core.dre) | region_members(p.core)
 
     @staticmethod
     def units(p: SystemParams) -> list[tuple[str, type, object]]:
@@ -120,9 +115,8 @@ class System(Composite):
                 core.host.valid.eq(host.o.valid & mine),
                 *(core.host.payload[name].eq(to[name]) for name in host_layout().members),
                 self.status[i].eq(core.status),
-                *(getattr(core, n).eq(getattr(self, n)[i]) for n in SETTINGS),
             ]
-            for name, member in region_members(p.core).items():
+            for name, member in self._each(p).items():
                 own, ours = getattr(core, name), getattr(self, name)[i]
                 m.d.comb += own.eq(ours) if member.flow == In else ours.eq(own)
             with m.If(mine):

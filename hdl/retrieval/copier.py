@@ -1,6 +1,6 @@
 """Copier: copies words from one place in memory to another, in bursts."""
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -20,15 +20,18 @@ def copy_layout(p: CoreParams) -> data.StructLayout:
     """A copy of `words` + 1 words of 2 * lanes bytes from byte `src` to byte `dst`.
 
     If entries at home are packed, a copy can pack them (`packs`) or expand them (`expands`). `words` are then those of
-    BF16 numbers, four times as many as the packed ones.
+    BF16 numbers, four times as many as the packed ones. With `kvmu.shared`, `wipes` writes zeros in place of what is
+    read, and `from_named` and `to_named` say that a program names these addresses.
     """
     kinds = {"packs": 1, "expands": 1} if p.dre.kvmu.kv4_group else {}
+    if p.dre.kvmu.shared:
+        kinds |= {"wipes": 1, "from_named": 1, "to_named": 1}
     return data.StructLayout({"src": ADDR_BITS, "dst": ADDR_BITS, "words": PAYLOAD[Opcode.LOAD]["words"], **kinds})
 
 
 def bus_signature(p: CoreParams) -> wiring.Signature:
     """Channels of an AXI4 manager as streams of the layouts in `hdl.bus.axi`: ar, r, aw, w, b."""
-    return manager_signature(p.lxe.bus_bytes)
+    return manager_signature(p.lxe.bus_bytes, p.dre.kvmu.shared)
 
 
 class Copier(Unit):
@@ -162,6 +165,11 @@ class Copier(Unit):
             m.d.sync += offered.eq(read.asks)
         with m.If(read.asks):
             m.d.sync += [bus.ar.payload.addr.eq(burst.addr), bus.ar.payload.len.eq(burst.len)]
+        if self.p.dre.kvmu.shared:
+            with m.If(reads.c.valid & reads.c.ready):
+                m.d.sync += read.named.eq(self.i.payload.from_named)
+            with m.If(read.asks):
+                m.d.sync += bus.ar.payload.named.eq(read.named)
 
     def _store(self, m: Module, buffer: Ram, read: "_Reading", write: "_Writing") -> Signal:
         """The buffer as a FIFO; returns the number of beats in it."""
@@ -177,7 +185,7 @@ class Copier(Unit):
             buffer.r_addr.eq(first),
         ]
         if write.kind is None:
-            m.d.comb += bus.w.payload.data.eq(buffer.r_data)
+            m.d.comb += bus.w.payload.data.eq(self._zeroed(write, buffer.r_data))
         m.d.sync += level.eq(level + puts - gives)
         with m.If(puts):
             m.d.sync += last.eq(Mux(last == depth - 1, 0, last + 1))
@@ -206,7 +214,7 @@ class Copier(Unit):
             codec.runs.eq(write.open & write.w_free & kind.begun.any()),
             codec.ends.eq(write.left == 0),
             codec.stored.eq(buffer.r_data),
-            self.bus.w.payload.data.eq(Mux(kind.begun.any(), codec.o, buffer.r_data)),
+            self.bus.w.payload.data.eq(Mux(kind.begun.any(), codec.o, self._zeroed(write, buffer.r_data))),
         ]
 
     def _write(
@@ -248,6 +256,16 @@ class Copier(Unit):
                 write.makes.eq(passes | kind.codec.makes),
             ]
         m.d.sync += write.writing.eq(write.writing + write.begins - bus.b.valid)
+        if self.p.dre.kvmu.shared:
+            to = data.View(_to_layout(self.p), queue.r_data)
+            with m.If(writes.c.valid & writes.c.ready):
+                m.d.sync += [write.wipes_next.eq(to.wipes), write.named.eq(to.to_named)]
+            with m.If(write.begins):
+                m.d.sync += [write.wipes.eq(write.wipes_next), bus.aw.payload.named.eq(write.named)]
+
+    def _zeroed(self, write: "_Writing", beat: Value) -> Value:
+        """A beat as it is written: of a copy that wipes it is zero."""
+        return Mux(write.wipes, 0, beat) if self.p.dre.kvmu.shared else beat
 
     def _write_beat(self, m: Module, writes: Bursts, write: "_Writing") -> None:
         """Registers the beat that is offered, and with a burst's first beat its address."""
@@ -284,6 +302,7 @@ class _Reading:
         self.offered = Signal()  # a burst is on `ar`
         self.error = Signal()
         self.puts = Signal()  # a beat goes into the buffer
+        self.named = Signal(name="read_named")  # a program names the address of the copy whose bursts are asked for
 
 
 class _Writing:
@@ -299,6 +318,9 @@ class _Writing:
         self.remaining = Signal(address_layout()["len"].width)  # beats after the next one
         self.begins = Signal()  # a burst begins
         self.gives = Signal()  # a beat leaves the buffer
+        self.named = Signal(name="write_named")  # a program names the address of the copy whose bursts begin
+        self.wipes_next = Signal()  # that copy wipes
+        self.wipes = Signal()  # the burst that began last is of one that wipes
         self.kind = _Kind(p) if p.dre.kvmu.kv4_group else None  # of the copy being written
         if self.kind is None:
             self.steps = self.reads = self.makes = self.gives

@@ -14,14 +14,27 @@ from openvrex.hdl.retrieval.cluster_set import ClusterSet
 from openvrex.hdl.retrieval.hcu import Hcu
 from openvrex.hdl.retrieval.hcu_state import SWITCH, joined_layout, token_layout
 from openvrex.hdl.retrieval.kvmu import Kvmu
-from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout
+from openvrex.hdl.retrieval.kvmu_layouts import burst_layout, move_layout, placed_layout, sharing_members
 from openvrex.hdl.retrieval.row_check import RowCheck, score_layout
 from openvrex.hdl.retrieval.table_port import TablePort
 from openvrex.hdl.retrieval.wtu import Wtu
 from openvrex.hdl.unit import Composite
 
-# Inputs that the host sets.
-SETTINGS = ("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks", "contexts")
+
+def setting_members(p: DreParams) -> dict[str, wiring.Member]:
+    """Inputs that the host sets; keep them stable while the DRE works."""
+    k = p.kvmu
+    return {
+        "th_hd": In(p.hcu.distance_bits),
+        "ratio": In(17),
+        "device_base": In(k.addr_bits),
+        "home_base": In(k.addr_bits),
+        "table_base": In(ADDR_BITS),
+        "blocks": In(bits_for(k.blocks + 1)),
+        "contexts": In(bits_for(k.n_ctx + 1)),
+        **sharing_members(k),
+        **({"first_context": In(bits_for(k.n_ctx))} if k.shared else {}),
+    }
 
 
 def refused_layout() -> data.StructLayout:
@@ -47,10 +60,10 @@ class Dre(Composite):
     home when it reaches each cluster. To make it cover exactly those of the keys so far, offer further keys after the
     set's last burst.
 
-    Wrong input. A beat of `k` whose context is not below `contexts` stays on `k`, and so do all behind it, until a
-    reset. The same holds on `s` for a word that makes a row longer or shorter than its context
-    (`hdl.retrieval.row_check.RowCheck`). So no stream reaches memory outside the tables, rings and blocks of the
-    contexts that the host named.
+    Wrong input. A beat of `k` whose context is not below `contexts`, or with `kvmu.shared` is below `first_context`,
+    stays on `k`, and so do all behind it, until a reset. The same holds on `s` for a word that makes a row longer or
+    shorter than its context (`hdl.retrieval.row_check.RowCheck`). So no stream reaches memory outside the tables, rings
+    and blocks of the contexts that the host named.
 
     After a fault of the table port the DRE begins nothing more. While `stop` is high it begins no access to memory;
     once `busy` is low, a reset is safe for the bus. Tables in memory outlive a reset.
@@ -72,9 +85,10 @@ class Dre(Composite):
     budgeted : In(1), if `WtuParams.budget` : as in `hdl.retrieval.wtu.Wtu`
     budget : In(24), if `WtuParams.budget` : as in `hdl.retrieval.wtu.Wtu`
     w, x, b : Out : replies (one a beat of `k`), offloads and bursts, as in `Kvmu`
-    device_base, home_base, blocks : In : as in `Kvmu`
+    device_base, home_base, blocks, quota : In : as in `Kvmu`
     table_base : In(40) : first byte of the tables, a multiple of 4,096
     contexts : In : contexts whose tables, rings and blocks have memory, 0 to n_ctx; keep it stable
+    first_context : In, with `kvmu.shared` : contexts below are another user's
     refused : Out(`refused_layout`) : high while a beat of `k` or a word of `s` on offer is refused
     bus : Out(`hdl.bus.axi.manager_signature`) : AXI4 manager of the tables
     stop, busy, bus_error : as in `hdl.retrieval.table_port.TablePort`
@@ -93,19 +107,13 @@ class Dre(Composite):
             p.joined(),
             {
                 "k": In(stream.Signature(token_layout(p.hcu))),
-                "th_hd": In(p.hcu.distance_bits),
                 "t": Out(stream.Signature(joined_layout(p.hcu))),
                 "s": In(stream.Signature(score_layout(p.wtu))),
-                "ratio": In(17),
                 **({"budgeted": In(1), "budget": In(BUDGET_BITS)} if p.wtu.budget else {}),
                 "w": Out(stream.Signature(placed_layout(p.kvmu))),
                 "x": Out(stream.Signature(move_layout(p.kvmu))),
                 "b": Out(stream.Signature(burst_layout(p.kvmu))),
-                "device_base": In(p.kvmu.addr_bits),
-                "home_base": In(p.kvmu.addr_bits),
-                "blocks": In(bits_for(p.kvmu.blocks + 1)),
-                "table_base": In(ADDR_BITS),
-                "contexts": In(bits_for(p.kvmu.n_ctx + 1)),
+                **setting_members(p),
                 "refused": Out(refused_layout()),
                 "bus": Out(manager_signature(p.table.bus_bytes)),
                 "stop": In(1),
@@ -147,6 +155,7 @@ class Dre(Composite):
             kvmu.device_base.eq(self.device_base),
             kvmu.home_base.eq(self.home_base),
             kvmu.blocks.eq(self.blocks),
+            *([kvmu.quota.eq(self.quota)] if p.kvmu.shared else []),
         ]
         self._reach_memory(m, hcu, kvmu, tables)
         rolls = self._share_counts(m, kvmu, wtus)
@@ -162,9 +171,12 @@ class Dre(Composite):
         return m
 
     def _check_contexts(self, m: Module, hcu: Hcu) -> None:
-        """Gives the HCU the beats of `k`, but none of a context that has no table."""
+        """Gives the HCU the beats of `k`, but none of a context that has no table or is another user's."""
+        outside = self.k.payload.ctx >= self.contexts
+        if self.p.kvmu.shared:
+            outside |= self.k.payload.ctx < self.first_context
         m.d.comb += [
-            self.refused.range.eq(self.k.valid & (self.k.payload.ctx >= self.contexts)),
+            self.refused.range.eq(self.k.valid & outside),
             hcu.i.payload.eq(self.k.payload),
             hcu.i.valid.eq(self.k.valid & ~self.refused.range),
             self.k.ready.eq(hcu.i.ready & ~self.refused.range),

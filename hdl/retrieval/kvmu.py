@@ -22,6 +22,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
     map_port,
     move_layout,
     placed_layout,
+    sharing_members,
     span_layout,
 )
 from openvrex.hdl.retrieval.placer import Placer
@@ -62,9 +63,14 @@ class Kvmu(Unit):
     gets its first block takes its place from another. Whoever copies the bursts keeps a set's blocks before it reads
     those of the next set. An entry at home never changes, so a place never holds old entries.
 
-    Corner cases: an APPEND that needs a block when none is free gets a reply with `full`, and counts its token, but
-    nothing else changes. A set with nothing at home gives one `empty` burst. A SWITCH to a context without clusters
-    gives no count. Keys that a context gets after its SWITCH may change counts that come round and round.
+    Users who do not trust each other, with `shared`: a context gets at most `quota` blocks. A CLEAR gives each block to
+    `x` to be wiped before it can be another's. Rings and places of kept blocks have their address from the context: who
+    gives contexts to users wipes these.
+
+    Corner cases: an APPEND that needs a block when none is free, or its context has its quota, gets a reply with
+    `full`, and counts its token, but nothing else changes. A set with nothing at home gives one `empty` burst. A SWITCH
+    to a context without clusters gives no count. Keys that a context gets after its SWITCH may change counts that come
+    round and round.
 
     Parameters
     ----------
@@ -74,7 +80,7 @@ class Kvmu(Unit):
     -------
     a : In(stream of `append_layout`) : APPEND, CLEAR and SWITCH; ctx < n_ctx, cluster < clusters
     w : Out(stream of `placed_layout`) : one reply per beat of `a`, in order
-    x : Out(stream of `move_layout`) : offloads, in order
+    x : Out(stream of `move_layout`) : offloads, in order; with `shared` blocks to be wiped, before their CLEAR's reply
     c : Out(`counts_layout`) : words of token counts for the WTU, clusters ascending, one in each cycle with `valid`
     c_free : In(1) : the WTU can empty its ring; the unit gives the first word of a SWITCH only after it saw this
     c_used : In(1) : pulse: a place of the ring is free again, of a context whose counts come round and round
@@ -83,8 +89,9 @@ class Kvmu(Unit):
     b : Out(stream of `burst_layout`) : bursts of each set in the order of its clusters, exactly one with `last`
     m : Out(`table_client`) : the tables in memory; sizes in `hdl.retrieval.kvmu_layouts.map_port`
     blocks : In : number of blocks of the pool, 1 to p.blocks
-    device_base, home_base : In(addr_bits) : byte addresses of the rings and of the blocks; keep them and `blocks`
-        stable while the unit works; base plus size stays within addr_bits
+    quota : In, with `shared` : most blocks that a context may hold; 0: any number
+    device_base, home_base : In(addr_bits) : byte addresses of the rings and of the blocks; keep them, `blocks` and
+        `quota` stable while the unit works; base plus size stays within addr_bits
     perf : Out(struct of 32-bit counters modulo 2^32) : appends (placed), full (refused), offloads, fetched (entries),
         bursts
 
@@ -100,11 +107,11 @@ class Kvmu(Unit):
 
         At the `core` preset with L = 60 that is 70 cycles, and 197 with an offload.
     Throughput: a beat of `a` in the cycle after the reply before. A CLEAR takes up to 4 + 4 clusters + (L + 1) *
-        ceil(clusters / rows) cycles. A SWITCH gives `count_lanes` counts a cycle. In a context of more than `counts`
-        clusters the WTU can use a word a cycle if L + 2 + 2 * read_words is at most the words of the ring. A fetch
-        takes a cluster a cycle if L + 4 is at most `rows`, otherwise `rows` clusters in L + 4 cycles, and L + 3 cycles
-        for each further block of a cluster; it gives at most a burst a cycle. With `kept` a cluster takes two cycles,
-        and a set one more for each block that is noted.
+        ceil(clusters / rows) cycles; with `shared` L + 4 more a block. A SWITCH gives `count_lanes` counts a cycle. In
+        a context of more than `counts` clusters the WTU can use a word a cycle if L + 2 + 2 * read_words is at most the
+        words of the ring. A fetch takes a cluster a cycle if L + 4 is at most `rows`, otherwise `rows` clusters in L +
+        4 cycles, and L + 3 cycles for each further block of a cluster; it gives at most a burst a cycle. With `kept` a
+        cluster takes two cycles, and a set one more for each block that is noted.
     Raises: `ParamError` from `KvmuParams`.
     Source: V-Rex section V-C, Fig. 12; kept blocks are this project's own.
     """
@@ -125,6 +132,7 @@ class Kvmu(Unit):
                 "b": Out(stream.Signature(burst_layout(p))),
                 "m": Out(table_client(map_port(p))),
                 "blocks": In(bits_for(p.blocks + 1)),
+                **sharing_members(p),
                 "device_base": In(p.addr_bits),
                 "home_base": In(p.addr_bits),
             },
@@ -139,7 +147,8 @@ class Kvmu(Unit):
             + " - (1 if it opens)" * (not p.kept)
             + " + (7 + 2 * L if it offloads)",
             "append_interval": "append_latency + 1",
-            "clear_interval": f"4 + 4 * clusters + (L + 1) * ceil(clusters / {p.rows})",
+            "clear_interval": f"4 + 4 * clusters + (L + 1) * ceil(clusters / {p.rows})"
+            + " + (L + 4) * blocks" * p.shared,
             "switch_latency": "3 + L",
             "switch_interval": f"1 / {p.count_lanes} a count",
             "fetch_latency": "5 + L",
@@ -180,6 +189,7 @@ class Kvmu(Unit):
             placer.home_base.eq(home),
             placer.device_base.eq(self.device_base),
             placer.blocks.eq(self.blocks),
+            *([placer.quota.eq(self.quota)] if p.shared else []),
             placer.idle.eq(walk.idle),
             walk.hold.eq(placer.hold),
         ]
@@ -275,13 +285,13 @@ class Kvmu(Unit):
         ]
 
     def _count_events(self, m: Module, placer: Placer, walk: FetchWalk) -> None:
-        placed, given = self.w.payload, walk.o
+        placed, given, moves = self.w.payload, walk.o, self.x.valid & self.x.ready
         replies = self.w.valid & self.w.ready & (placed.op == APPEND)
         self._count_when(
             m,
             appends=replies & ~placed.full,
             full=placer.refuses,
-            offloads=self.x.valid & self.x.ready,
+            offloads=moves & ~placer.clears if self.p.shared else moves,
             bursts=self.b.valid & self.b.ready & ~self.b.payload.empty,
         )
         with m.If(given.valid & given.ready):

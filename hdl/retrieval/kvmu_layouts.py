@@ -1,13 +1,19 @@
 """What the KVMU and the units around it exchange: beats of its streams, and items of its tables."""
 
 from amaranth import Const, Value
-from amaranth.lib import data
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
 
 from openvrex.golden.retrieval.table_layout import Item, TableLayout
 from openvrex.hdl.params import KvmuParams, bits_for
 from openvrex.hdl.retrieval.table_client import Sizes
 
 APPEND, CLEAR, SWITCH = 0, 1, 2  # the HCU's ops JOIN, CLEAR and SWITCH, which the DRE hands on as they are
+
+
+def sharing_members(p: KvmuParams) -> dict[str, wiring.Member]:
+    """With `shared` the input `quota`: most blocks that a context may hold; 0: any number."""
+    return {"quota": In(bits_for(p.blocks + 1))} if p.shared else {}
 
 
 def append_layout(p: KvmuParams) -> data.StructLayout:
@@ -35,7 +41,8 @@ def fetch_layout(p: KvmuParams) -> data.StructLayout:
 def placed_layout(p: KvmuParams) -> data.StructLayout:
     """Reply to a request, with its `op` and `token`. To an APPEND: where to write the entry now (`device`), its home.
 
-    `full`: the unit refuses the entry, as no block is free. Without a place both addresses are 0.
+    `full`: the unit refuses the entry, as no block is free, or the context has its quota. Without a place both
+    addresses are 0.
     """
     return data.StructLayout({"op": 2, "token": p.token_bits, "full": 1, "device": p.addr_bits, "home": p.addr_bits})
 
@@ -53,9 +60,13 @@ def counts_layout(p: KvmuParams) -> data.StructLayout:
 def move_layout(p: KvmuParams) -> data.StructLayout:
     """An offload: copy `bytes` (always entry_bytes) from device address `src` to home address `dst`.
 
-    With `kv4_group` they are home_bytes there.
+    With `kv4_group` they are home_bytes there. `wipes`, with `shared`: write zeros to `bytes` (block_bytes) at `dst`.
     """
-    return data.StructLayout({"src": p.addr_bits, "dst": p.addr_bits, "bytes": bits_for(p.entry_bytes + 1)})
+    addresses = {"src": p.addr_bits, "dst": p.addr_bits}
+    if not p.shared:
+        return data.StructLayout({**addresses, "bytes": bits_for(p.entry_bytes + 1)})
+    most = max(p.entry_bytes, p.block_bytes)
+    return data.StructLayout({**addresses, "bytes": bits_for(most + 1), "wipes": 1})
 
 
 def span_layout(p: KvmuParams) -> data.StructLayout:
@@ -105,7 +116,8 @@ def burst_layout(p: KvmuParams) -> data.StructLayout:
 
 def map_layouts(p: KvmuParams) -> dict[Item, data.StructLayout]:
     """The fields of each item that the KVMU reads and writes."""
-    layout = TableLayout(1, p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots, beat=4096)
+    sizes = p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots
+    layout = TableLayout(1, *sizes, beat=4096, shared=p.shared)
     own = (Item.PLACE, Item.RING, Item.COUNT, Item.ROW, Item.NEXT, Item.POOL)
     return {item: data.StructLayout(layout.fields(item)) for item in own}
 

@@ -39,12 +39,14 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
     map_port,
     move_layout,
     placed_layout,
+    sharing_members,
     span_layout,
 )
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
 
-# Writes of a beat, in this order; behind them "kept", if blocks are kept.
-WRITES = ("link", "row", "oldest", "count", "ring", "place", "pool")
+# Writes of a beat, in this order; behind them "kept", if blocks are kept. A block leaves the pool before it is a
+# cluster's, and comes back behind that, so that a reset in between never leaves it to two.
+WRITES = ("pool", "link", "row", "oldest", "count", "ring", "place")
 
 
 class Placer(wiring.Component):
@@ -54,8 +56,9 @@ class Placer(wiring.Component):
     reads which cluster that entry belongs to and this cluster's row. It writes only when every item has come, so that
     reads and writes of memory alternate once an APPEND.
 
-    A CLEAR reads the rows in groups, links the blocks of each to the freed ones, and zeroes the row. A SWITCH goes on
-    to the stream of counts. The pool's record is read before the first APPEND or CLEAR after a reset.
+    A CLEAR reads the rows in groups, links the blocks of each to the freed ones, and zeroes the row. With `shared` it
+    gives these blocks to `x` before, to be wiped. A SWITCH goes on to the stream of counts. The pool's record is read
+    before the first APPEND or CLEAR after a reset.
 
     Parameters
     ----------
@@ -64,12 +67,12 @@ class Placer(wiring.Component):
     Members
     -------
     a : In(stream of `append_layout`), w : Out(stream of `placed_layout`), x : Out(stream of `move_layout`),
-        device_base, home_base, blocks : In : as the KVMU's
+        device_base, home_base, blocks, quota : In : as the KVMU's
     hold : Out(1) : a CLEAR is served or waits, and no fetch may begin
     idle : In(1) : no fetch needs a row or a block any more; a CLEAR begins only then
     ask : Out(stream of `ask_layout`), put : Out(stream of `put_layout`) : reads and writes of items
     came : In(struct of `valid`, `item` and `data`) : an item that was asked for; rows of a CLEAR also come on `rows`
-    refuses : Out(1) : pulse: no block is free for an entry
+    refuses : Out(1) : pulse: no block is free for an entry, or its context has its quota
     clears : Out(1) : rows that come belong to a CLEAR
     rows : In(stream of `span_layout`) : first block, last block and slots taken of the rows that a CLEAR asked for
     switch : Out(stream of `hdl.retrieval.count_stream.switch_layout`), switched : In(1) : a SWITCH, and its end
@@ -92,6 +95,7 @@ class Placer(wiring.Component):
                 "device_base": In(p.addr_bits),
                 "home_base": In(p.addr_bits),
                 "blocks": In(bits_for(p.blocks + 1)),
+                **sharing_members(p),
                 "hold": Out(1),
                 "idle": In(1),
                 "ask": Out(stream.Signature(ask_layout(n_ctx, n_index, most))),
@@ -110,7 +114,7 @@ class Placer(wiring.Component):
         read, place, scan, write = _Read(self.p), _Place(self.p), _Scan(self.p), _Write(self.p)
         self._decide(m, read, place)
         self._next_pool(m, read, place)
-        self._outputs(m, read, place)
+        self._outputs(m, read, place, scan)
         self._written(m, read, place, scan, write)
         with m.FSM() as fsm:
             with m.State("IDLE"):
@@ -126,6 +130,8 @@ class Placer(wiring.Component):
                 self._ask_rows(m, read, scan)
             with m.State("FREE"):
                 self._free(m, read, scan, write)
+            if self.p.shared:
+                self._wipe_states(m, read, scan, write)
             with m.State("SWITCH"):
                 m.d.comb += self.switch.valid.eq(1)
                 with m.If(self.switch.ready):
@@ -251,7 +257,7 @@ class Placer(wiring.Component):
             place.opens.eq(row.tail_slots == 0),
             place.grows.eq(place.opens | (row.tail_slots == p.block_slots)),
             place.unused.eq(pool.fresh < self.blocks),
-            place.full.eq(place.grows & ~place.unused & ~pool.freed),
+            place.full.eq(place.grows & self._refused(read, ~place.unused & ~pool.freed)),
             place.leaves.eq(read.place.filled),
             place.block.eq(Mux(place.unused, pool.fresh, pool.free_head)),
             grown.head.eq(Mux(place.opens, place.block, row.head)),
@@ -265,6 +271,12 @@ class Placer(wiring.Component):
             place.ring.filled.eq(read.place.filled | place.wraps),
             place.counted.eq(read.count + ~read.count.all()),
         ]
+        if p.shared:
+            m.d.comb += place.ring.blocks.eq(read.place.blocks + place.grows)
+
+    def _refused(self, read: "_Read", none: Value) -> Value:
+        """Whether the context gets no further block: there is `none`, or it holds as many as it may."""
+        return none | (self.quota.any() & (read.place.blocks >= self.quota)) if self.p.shared else none
 
     def _next_pool(self, m: Module, read: "_Read", place: "_Place") -> None:
         """Finds the pool's record without the block that an APPEND takes."""
@@ -333,20 +345,36 @@ class Placer(wiring.Component):
             with m.Else():
                 m.next = "ROWS"
         with m.Elif(self.rows.valid):
-            with m.If(self.rows.payload.slots == 0):
+            freed = self.rows.payload
+            with m.If(freed.slots == 0):
                 m.d.comb += self.rows.ready.eq(1)
                 m.d.sync += scan.done.eq(scan.done + 1)
             with m.Else():
                 m.d.sync += write.left.eq(_writes(self.p, link=read.pool.freed, row=1))
+                if self.p.shared:
+                    m.d.sync += scan.at.eq(freed.head)
+                m.next = "WIPE" if self.p.shared else "WRITE"
+
+    def _wipe_states(self, m: Module, read: "_Read", scan: "_Scan", write: "_Write") -> None:
+        """CLEAR: gives the blocks of a row to `x`, one after the other, to be wiped."""
+        with m.State("WIPE"):
+            m.d.comb += self.x.valid.eq(1)
+            with m.If(self.x.ready):
                 m.next = "WRITE"
+                with m.If(scan.at != self.rows.payload.end):
+                    m.next = "CHAIN"
+        with m.State("CHAIN"):
+            self._ask(m, Item.NEXT, "LINKED", index=scan.at)
+        with m.State("LINKED"):
+            with m.If(read.complete):
+                m.d.sync += scan.at.eq(read.after)
+                m.next = "WIPE"
 
     def _write(self, m: Module, read: "_Read", place: "_Place", scan: "_Scan", write: "_Write") -> None:
         """Writes an item after the other. A CLEAR then goes on with the next row."""
         m.d.comb += self.put.valid.eq(read.complete)
         with m.If(self.put.valid & self.put.ready):
             m.d.sync += write.left.eq(write.rest)
-            with m.If(self.put.payload.item == Item.POOL):
-                m.d.sync += read.pool.eq(place.pool)
             with m.If(self.clears & (self.put.payload.item == Item.ROW)):
                 freed = self.rows.payload
                 m.d.comb += self.rows.ready.eq(1)
@@ -355,6 +383,8 @@ class Placer(wiring.Component):
                     m.d.sync += read.pool.free_head.eq(freed.head)
                 m.next = "FREE"
             with m.Elif(write.rest == 0):
+                with m.If(place.grows & ~place.refused):
+                    m.d.sync += read.pool.eq(place.pool)
                 m.next = "REPLY"
 
     def _written(self, m: Module, read: "_Read", place: "_Place", scan: "_Scan", write: "_Write") -> None:
@@ -380,7 +410,7 @@ class Placer(wiring.Component):
             with m.If(write.left[k]):
                 m.d.comb += [put.item.eq(item), put.ctx.eq(ctx), put.index.eq(index), put.data.eq(content)]
 
-    def _outputs(self, m: Module, read: "_Read", place: "_Place") -> None:
+    def _outputs(self, m: Module, read: "_Read", place: "_Place", scan: "_Scan") -> None:
         """Forms the reply, the move and the SWITCH for the stream of counts."""
         p, job, old, out = self.p, read.job, read.old, self.w.payload
         m.d.comb += [
@@ -397,6 +427,11 @@ class Placer(wiring.Component):
             self.switch.payload.ctx.eq(job.ctx),
             self.switch.payload.clusters.eq(job.clusters),
         ]
+        if p.shared:
+            block = self.home_base + scan.at * p.block_bytes
+            wipe = {"src": block, "dst": block, "bytes": p.block_bytes, "wipes": 1}
+            with m.If(self.clears):
+                m.d.comb += [self.x.payload[name].eq(value) for name, value in wipe.items()]
         with m.If((job.op == APPEND) & ~place.refused):
             m.d.comb += [out.device.eq(place.device), out.home.eq(self.home_base + place.home * p.home_bytes)]
 
@@ -428,7 +463,7 @@ class _Place:
         self.grows = Signal()  # the cluster needs another block
         self.unused = Signal()  # some block was never used
         self.ends = Signal()  # the first freed block is the only one
-        self.full = Signal()  # the cluster needs another block, and none is free
+        self.full = Signal()  # the cluster needs another block, and none is free or its context has its quota
         self.refused = Signal()  # the same, once it was decided
         self.leaves = Signal()  # the oldest entry leaves the ring
         self.block = Signal(p.block_bits)  # the block given next
@@ -451,6 +486,7 @@ class _Scan:
         self.asked = Signal(bits_for(p.clusters + 1))  # clusters asked for
         self.through = Signal()  # all of them
         self.done = Signal(bits_for(p.clusters + 1))  # clusters freed
+        self.at = Signal(p.block_bits)  # the block that is wiped, or was last
 
 
 class _Write:

@@ -47,6 +47,10 @@ class Retriever(Unit):
     have come, those with `keep` are copied from where they went to `to`, one after the other, and then the FETCH is
     done. A fault in between leaves places that do not hold what the tables say: as after any fault, clear the context.
 
+    Users who share, with `kvmu.shared`: before the answer to a CLEAR the KVMU asks for blocks to be wiped. Their beats
+    are read and written back as zeros, and the CLEAR ends when all is written. On `bus` a burst is `named` if its
+    address comes from the instruction: where PLACE reads, where FETCH writes.
+
     Faults: an error response; an address that is no multiple of 2 * lanes bytes (PLACE, FETCH); a context that the DRE
     does not have (CLEAR, SWITCH); an unknown action; a reply that is `full`; a set of more entries than FETCH has rows.
     After a fault the retriever begins nothing more. While `stop` is high it begins no burst, sends the rest of a burst
@@ -175,7 +179,11 @@ class Retriever(Unit):
                     m.d.sync += to.count.eq(self.t.payload.clusters)
                     m.next = "REPLY"
             with m.State("REPLY"):
-                m.d.comb += self.w.ready.eq(work.works & self.w.valid & (self.w.payload.op != APPEND))
+                answers = work.works & self.w.valid & (self.w.payload.op != APPEND)
+                if p.dre.kvmu.shared:
+                    self._wipe(m, copier, work)
+                    answers &= ~self.x.valid & copier.ended
+                m.d.comb += self.w.ready.eq(answers)
                 with m.If(self.w.ready):
                     m.next = "LEVEL"
                     if p.dre.wtu.budget:
@@ -294,6 +302,7 @@ class Retriever(Unit):
                 self.fault.full.eq(self.w.payload.full),
                 copies.valid.eq(~self.w.payload.full),
                 copy.src.eq(work.at),
+                *([copy.from_named.eq(1)] if k.shared else []),
                 copy.dst.eq(self.w.payload.device),
                 self.w.ready.eq(copies.ready & ~self.w.payload.full),
                 placed.eq(self.w.ready),
@@ -304,6 +313,19 @@ class Retriever(Unit):
                 m.d.sync += work.since.eq(work.since + 1)
             with m.If(work.rows == 0):
                 m.next = "END"
+
+    def _wipe(self, m: Module, copier: Copier, work: "_Work") -> None:
+        """Wipes a block of the context that is cleared."""
+        copies = copier.i
+        with m.If(work.works & self.x.valid):
+            m.d.comb += [
+                copies.valid.eq(1),
+                copies.payload.src.eq(self.x.payload.src),
+                copies.payload.dst.eq(self.x.payload.dst),
+                copies.payload.wipes.eq(1),
+                work.length.eq(self.p.dre.kvmu.block_bytes),
+                self.x.ready.eq(copies.ready),
+            ]
 
     def _fetch(self, m: Module, copier: Copier, work: "_Work") -> None:
         """Copies a burst of the set to the address at which the burst before it ended."""
@@ -319,6 +341,7 @@ class Retriever(Unit):
             copies.valid.eq(works & self.b.valid & ~b.empty & fits),
             copies.payload.src.eq(Mux(b.near, b.to, b.addr) if self.p.dre.kvmu.kept else b.addr),
             copies.payload.dst.eq(at),
+            *([copies.payload.to_named.eq(1)] if self.p.dre.kvmu.shared else []),
             work.length.eq(size),
             self.b.ready.eq(works & self.b.valid & ((copies.ready & fits) | b.empty)),
             work.fetched.eq(copies.valid & copies.ready),
@@ -348,6 +371,7 @@ class Retriever(Unit):
             m.d.comb += [
                 copies.valid.eq(1),
                 Cat(copies.payload.src, work.length, copies.payload.dst).eq(keeps.payload),
+                *([copies.payload.from_named.eq(1)] if self.p.dre.kvmu.shared else []),
                 keeps.ready.eq(copies.ready),
             ]
         with m.If(keeps.valid & keeps.ready):
@@ -374,7 +398,7 @@ class _Work:
         self.works = Signal()  # no fault and no `stop`: the instruction goes on
         self.failed = Signal()
         # Of entries that are packed at home, `length` counts BF16 numbers, and `room` what is at home.
-        longest = max(k.entry_bytes, k.boundary * k.entry_bytes // k.home_bytes)
+        longest = max(k.entry_bytes, k.boundary * k.entry_bytes // k.home_bytes)  # at least a block, if users share
         self.length = Signal(bits_for(longest + 1), init=k.entry_bytes)  # bytes of a copy
         self.at = Signal(ADDR_BITS)  # address to copy the next entry from (PLACE) or to (FETCH)
         self.rows = Signal(c["rows"].width)  # rows after this one

@@ -12,7 +12,7 @@ from openvrex.hdl.execution.core import Core
 from openvrex.hdl.instruction_layouts import PROGRAM, REGISTER, START
 from openvrex.hdl.params import CoreParams, reset_cycles
 from openvrex.hdl.reset import with_reset
-from openvrex.hdl.retrieval.dre import SETTINGS
+from openvrex.hdl.retrieval.dre import setting_members
 from openvrex.hdl.shells.register_block import (
     RegisterBlock,
     address_map,
@@ -98,7 +98,7 @@ class CoreIp(wiring.Component):
             i["irq.fault"].eq(o["irq_test.fault"] | (~was_fault & (status.code >= Status.OPCODE))),
             core.timeout.eq(watchdog(m, o["watchdog.value"], running)),
             self.irq.eq(registers.irq),
-            *(getattr(core, n).eq(joined(o, n)) for n in SETTINGS),
+            *(getattr(core, n).eq(joined(o, n)) for n in setting_members(p.dre)),
             *(i[f"perf.{name}.value"].eq(core.perf[name]) for name in self.counters()),
         ]
 

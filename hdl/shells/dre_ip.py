@@ -15,7 +15,7 @@ from openvrex.hdl.memory import collect_errors
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, HcuParams, WtuParams, bits_for, reset_cycles
 from openvrex.hdl.reset import with_reset
-from openvrex.hdl.retrieval.dre import SETTINGS, Dre
+from openvrex.hdl.retrieval.dre import Dre, setting_members
 from openvrex.hdl.retrieval.hcu_state import JOIN, token_layout
 from openvrex.hdl.retrieval.retriever import Retriever
 from openvrex.hdl.shells.register_block import (
@@ -75,7 +75,7 @@ class CommandEngine(Composite):
         until a reset
     result, count : Out(40) : results of the last command
     stop : In(1) : begin nothing, finish what has begun · busy : Out(1) : a burst is in flight
-    th_hd, ratio, device_base, home_base, table_base, blocks, contexts : In : as in `hdl.retrieval.dre.Dre`
+    th_hd, ratio, device_base, home_base, table_base, blocks, contexts, quota : In : as in `hdl.retrieval.dre.Dre`
     timeout : In(1) : pulse: end the command with TIMEOUT
     confine, regions, refused : as in `hdl.execution.core.Core`
     s_axis_k_*, s_axis_s_*, m_axi_*, t_axi_* : as in `DreIp`
@@ -88,7 +88,6 @@ class CommandEngine(Composite):
     """
 
     def __init__(self, p: CoreParams):
-        k = p.dre.kvmu
         super().__init__(
             p.joined(),
             {
@@ -99,13 +98,7 @@ class CommandEngine(Composite):
                 "count": Out(ADDR_BITS),
                 "stop": In(1),
                 "busy": Out(1),
-                "th_hd": In(p.dre.hcu.distance_bits),
-                "ratio": In(17),
-                "device_base": In(k.addr_bits),
-                "home_base": In(k.addr_bits),
-                "table_base": In(ADDR_BITS),
-                "blocks": In(bits_for(k.blocks + 1)),
-                "contexts": In(bits_for(k.n_ctx + 1)),
+                **setting_members(p.dre),
                 "timeout": In(1),
                 **region_members(p),
                 **stream_members(p),
@@ -126,7 +119,7 @@ class CommandEngine(Composite):
         m.submodules.retriever = retriever = Retriever(p)
         for name in ("t", "w", "x", "b"):
             wiring.connect(m, getattr(dre, name), getattr(retriever, name))
-        m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in SETTINGS]
+        m.d.comb += [getattr(dre, n).eq(getattr(self, n)) for n in setting_members(p.dre)]
         if p.dre.wtu.budget:
             m.d.comb += [dre.budgeted.eq(retriever.budgeted), dre.budget.eq(retriever.budget)]
         managers = {Manager.RETRIEVER: (PREFIX, retriever.bus), Manager.DRE: (TABLE_PREFIX, dre.bus)}
@@ -293,7 +286,7 @@ class DreIp(wiring.Component):
             engine.command.addr.eq(joined(o, "base")),
             engine.command.to.eq(RESULT),
             engine.command.level.eq(COUNT),
-            *(getattr(engine, n).eq(joined(o, n)) for n in SETTINGS),
+            *(getattr(engine, n).eq(joined(o, n)) for n in setting_members(p.dre)),
             registers.busy.eq(running),
             i["status.code"].eq(engine.code),
             i["status.bus"].eq(engine.busy),

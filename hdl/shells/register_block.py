@@ -48,6 +48,8 @@ def description(name: str, p: CoreParams | MaskParams) -> str:
         body = re.sub(r"\baddress (?=#\(\.BITS\(ADDR_BITS\))", "short_address ", body)
     if not known.get("REGIONS"):
         body = re.sub(r"(?s)  // Regions of memory.*?  refused refused.*?\n", "", body)
+    if not known.get("SHARED"):
+        body = re.sub(r"(?s)  // Users who.*?  first_context .*?\n", "", body)
     body = re.sub(rf"(?<!\.)\b({'|'.join(known)})\b", lambda found: str(known[found[0]]), body)
     return f"{types}addrmap {name} {{{body.rstrip()}\n"
 
@@ -62,6 +64,7 @@ def _core_numbers(p: CoreParams) -> dict[str, int]:
         **{"BLOCK_BITS": bits_for(d.kvmu.blocks + 1), "BLOCKS": d.kvmu.blocks, "TABLES": d.layout().checksum},
         **{"I_DEPTH": p.lxe.i_depth, "WORD_BYTES": p.core_format().word_bytes},
         **{"WORD_ZEROS": p.core_format().word_bytes.bit_length() - 1, "REGIONS": p.regions},
+        **{"SHARED": d.kvmu.shared, "FIRST_BITS": bits_for(d.hcu.n_ctx), "FIRST_MOST": d.hcu.n_ctx - 1},
     }
 
 

@@ -131,6 +131,26 @@ int openvrex_refused(const struct openvrex *device, struct openvrex_refused *fir
 }
 #endif
 
+enum openvrex_result openvrex_share(const struct openvrex *device, uint32_t first, uint32_t end, uint32_t quota)
+{
+#ifdef CORE_IP__QUOTA__VALUE_bm
+    if (first >= end || end > CORE_IP__CONTEXTS__VALUE_reset || quota > CORE_IP__BLOCKS__VALUE_reset)
+        return OPENVREX_RANGE;
+    if (openvrex_quiet(device) != OPENVREX_OK)
+        return OPENVREX_BUSY;
+    put(device, AT(first_context), first);
+    put(device, AT(contexts), end);
+    put(device, AT(quota), quota);
+    return OPENVREX_OK;
+#else
+    (void)device;
+    (void)first;
+    (void)end;
+    (void)quota;
+    return OPENVREX_RANGE;
+#endif
+}
+
 void openvrex_enable(const struct openvrex *device, uint32_t events)
 {
     put(device, AT(irq_enable), events & (OPENVREX_DONE | OPENVREX_FAULTED | OPENVREX_CORRECTED));

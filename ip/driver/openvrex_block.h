@@ -126,6 +126,11 @@ enum openvrex_result openvrex_configure(const struct openvrex *device, const str
  * has. BUSY while something runs. */
 enum openvrex_result openvrex_confine(const struct openvrex *device, const struct openvrex_region *regions, unsigned n);
 
+/* Say whose program or command runs next, where users share the block (kvmu.shared): the one of contexts `first` to
+ * `end` - 1, of which each holds `quota` blocks at most, or any number with 0. RANGE for contexts and blocks that the
+ * block does not have, and for a block that is not made to be shared. BUSY while something runs. */
+enum openvrex_result openvrex_share(const struct openvrex *device, uint32_t first, uint32_t end, uint32_t quota);
+
 /* Whether a burst was refused since the last reset, and which was the first. */
 int openvrex_refused(const struct openvrex *device, struct openvrex_refused *first);
 

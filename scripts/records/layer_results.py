@@ -96,6 +96,5 @@ def cited(known: dict) -> list[tuple[str, str]]:
 
 
 BLOCKS: dict[str, Callable[[dict], str]] = {
-    "layer-stages": stages,
     "layer-presets": presets,
 }

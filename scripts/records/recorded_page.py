@@ -61,6 +61,13 @@ TABLES = {
         "logic, memories and leakage. Alone, a unit is as busy as it can be; in the DRE, units wait for each other.",
         synthesis_results.power,
     ),
+    "A layer, stage by stage": Table(
+        "layers",
+        "Cycles of a layer of Llama-3 8B, 10 tokens on `core` at latency 100, with Table II's share of the cache "
+        "(`vrex simulate layer --select table2`). Columns give the cached tokens. A load may begin beside the stage "
+        "before, so a share can exceed 100 %.",
+        layer_results.stages,
+    ),
     "A layer of 128 tokens": Table(
         "layers",
         "Stages of a layer of Llama-3 8B on a wider `core` at latency 100: `w_depth` 64, `x_depth` 2,048, `vpe.depth` "

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openvrex.golden.retrieval.kvmap import KvMap
 from openvrex.hdl.params import DreParams
 from openvrex.sim.units.cluster_set_time import ClusterSetTime, Listing
 from openvrex.sim.units.hcu_time import JOIN, NEWEST, Beat, HcuCycles, HcuTime
@@ -32,7 +33,8 @@ class DreTime:
         self.p, self.latency = p.joined(), latency
         self.hcu, self.searched = HcuTime(p.hcu, th_hd), HcuCycles()
         self.wtu = WtuTime(p.wtu)
-        self.kvmu = KvmuTime(p.kvmu, device_base, home_base, blocks)  # the base addresses decide where bursts are cut
+        kv = KvMap(p.kvmu.map_sizes(blocks), device_base, home_base)  # the bases decide where bursts are cut
+        self.kvmu = KvmuTime(p.kvmu, kv)
 
     def keys(self, beats: Sequence[Beat], clusters: Sequence[int]) -> KvmuCycles:
         """Cycles of the KVMU for keys, CLEARs and SWITCHes.

@@ -51,16 +51,16 @@ class Roll:
 
 
 class KvmuTime:
-    """Time view of `hdl.retrieval.kvmu.Kvmu`. It keeps a golden map `kv` of the same parameters.
+    """Time view of `hdl.retrieval.kvmu.Kvmu`.
 
     Requests and fetches are each exact while the other side does nothing, because both share the port to the tables.
 
-    blocks : size of the pool; by default the largest
+    kv : an empty golden map of the same parameters, which the view fills; by default with bases of 0 and all blocks
     """
 
-    def __init__(self, p: KvmuParams, device_base: int = 0, home_base: int = 0, blocks: int = 0):
+    def __init__(self, p: KvmuParams, kv: KvMap | None = None):
         self.p = p
-        self.kv = KvMap(p.map_sizes(blocks), device_base, home_base)
+        self.kv = kv or KvMap(p.map_sizes())
         self._level: defaultdict[int, int] = defaultdict(int)  # clusters of each context
         self._pooled = False  # the pool's record was read
         self.roll: Roll | None = None
@@ -108,7 +108,7 @@ class KvmuTime:
             case 0:  # APPEND
                 end = yield from self._append(ctx, cluster, now + 1, out)
             case 1:  # CLEAR
-                end = yield from self._clear(ctx, now + 1)
+                end = yield from self._clear(ctx, now + 1, out)
             case _:
                 end = yield from self._switch(self._level[ctx], now + 1, out)
         out.w.append(end)
@@ -166,7 +166,16 @@ class KvmuTime:
         puts = 4 + (oldest not in (None, cluster)) + grows + (grows and (known > 0 or self.p.kept > 0))
         return (yield from self._put(cycle, puts))
 
-    def _clear(self, ctx: int, cycle: int) -> Generator[Ask | Put, Taken, int]:
+    def _wipe(self, blocks: int, cycle: int, out: KvmuCycles) -> Generator[Ask | Put, Taken, int]:
+        """Wipes blocks from `cycle` on; the cycle in which the last is given."""
+        out.x.append(cycle)
+        for _ in range(blocks - 1):
+            read = yield from self._ask(cycle + 1)
+            cycle = read.first + 2
+            out.x.append(cycle)
+        return cycle
+
+    def _clear(self, ctx: int, cycle: int, out: KvmuCycles) -> Generator[Ask | Put, Taken, int]:
         """A CLEAR that begins in `cycle`; the cycle of its reply."""
         kv, clusters = self.kv, self._level.pop(ctx, 0)
         chains, freed = kv.contexts[ctx].clusters, bool(kv.freed)
@@ -182,6 +191,8 @@ class KvmuTime:
             for cluster, came in zip(group, comes, strict=True):
                 cycle = max(cycle, came + FIFO, offered)
                 if cluster in chains:
+                    if self.p.shared:
+                        cycle = yield from self._wipe(len(chains[cluster].blocks), cycle + 1, out)
                     cycle = yield from self._put(max(cycle + 1, comes[-1] + 1), 1 + freed)
                     freed = True
                 else:

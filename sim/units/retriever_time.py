@@ -198,8 +198,8 @@ class RetrieverTime:
         elif c["action"] in ORDERS:
             out.orders.append(taken + 1)
             out.news.append(max(taken + 2, news))
-            out.places.append(max(out.news[-1] + 1, next(self._places)[1].get("at", 0)))
-            last = out.places[-1] + 1
+            last = self._ended(self._answer(out.news[-1] + 1)) + 1
+            out.places.append(last - 1)
             out.sets += [last] * (c["level"] > 0)
         elif c["action"] == Retrieve.CLUSTER:
             out.news.append(max(taken + 1, news))
@@ -210,6 +210,16 @@ class RetrieverTime:
             last = self._set(c, self._ended(self._fetch(c, taken + 1)) + 1)
         out.done.append(last)
         return last
+
+    def _answer(self, cycle: int) -> int:
+        """Wipes blocks from `cycle` on; the cycle in which the KVMU's answer is there."""
+        while True:
+            name, beat = next(self._places)
+            cycle = max(cycle, beat.get("at", 0))
+            if name == "w":
+                return cycle
+            self.out.places.append(self._copier.copy(cycle, beat["src"], beat["dst"], beat["bytes"]))
+            cycle = self.out.places[-1] + 1
 
     def _place(self, c: dict, cycle: int) -> int:
         """Copies entries to their places, and moves old ones out, from `cycle` on; returns the next free cycle."""

@@ -74,7 +74,7 @@ class CountRing:
 async def traffic(dut):
     """Drive the beats "a" and "f" of each of config["episodes"], with a reset before each, and return its outputs.
 
-    bases, blocks : the device base and the home base; blocks of the pool
+    bases, blocks, quota : the device base and the home base; blocks of the pool, and most blocks of a context
     latency, late : of the tables (`tb.library.table_memory`)
     stalls : patterns (stream, ask or put -> probability) that alternate every 50 cycles; the first one must stall
         unless none does
@@ -99,6 +99,8 @@ async def traffic(dut):
     for e in c["episodes"]:
         dut.device_base.value, dut.home_base.value = e["bases"]
         dut.blocks.value = e["blocks"]
+        if p.shared:
+            dut.quota.value = e["quota"]
         tables.latency, tables.late = e["latency"], e["late"]
         await bench.reset()
         for beats in (w.got, x.got, ring.got, ring.used, b.got, a.sent, f.sent, tables.puts):

@@ -23,7 +23,8 @@ class CopyMemory:
 
     def __init__(self, bench: Bench, p):
         self.bench, self.p = bench, p
-        self.ar, self.aw = bench.sink("bus_ar", address_layout()), bench.sink("bus_aw", address_layout())
+        address = address_layout(p.dre.kvmu.shared)
+        self.ar, self.aw = bench.sink("bus_ar", address), bench.sink("bus_aw", address)
         self.w = bench.sink("bus_w", write_layout(p))
         self.r, self.b = bench.source("bus_r", read_layout(p)), bench.source("bus_b", response_layout())
         self.forget([1, 1], [])

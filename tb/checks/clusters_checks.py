@@ -17,7 +17,6 @@ from openvrex.golden.program.lxe_model import BusError, Result
 from openvrex.golden.program.sequencer_model import LxeError
 from openvrex.golden.retrieval import centroids
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import differences
@@ -26,9 +25,9 @@ from openvrex.tb.library.cluster_runs import WIDTH, ClusterRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.runner import Run as Bench
 from openvrex.tb.library.runner import emit
+from openvrex.tb.library.small_models import PORTS
 from openvrex.tb.library.stress_traffic import StressTraffic
 
-PORTS = dict.fromkeys(SETTINGS, 0)
 LARGE, SMALL = 2.0**40, 2.0**-40  # their squares are far from infinity, and above and below EPSILON
 
 

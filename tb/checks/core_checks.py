@@ -25,6 +25,7 @@ from openvrex.golden.program.isa import (
     Queue,
     Retrieve,
     Status,
+    StoreTo,
     decode,
     encode,
     to_register,
@@ -114,8 +115,9 @@ def begin(h: CoreHost, rng: np.random.Generator, start: int) -> None:
 
 def ports(h: CoreHost) -> dict[str, int]:
     f = h.core.dre.params
-    bases = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}
-    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks, "contexts": h.core.dre.kv.n_ctx}
+    bases, kv = {"device_base": h.device_base, "home_base": h.home_base, "table_base": h.table_base}, h.core.dre.kv
+    shared = {"quota": kv.quota, "first_context": h.core.dre.first} if kv.sizes.shared else {}
+    return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": h.blocks, "contexts": kv.n_ctx, **shared}
 
 
 def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, list[int]]:
@@ -305,10 +307,16 @@ def forget(ctx: int) -> list[Instruction]:
     return [Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "addr": ctx}), Instruction(Opcode.HALT, {})]
 
 
-def check_a_context_is_forgotten():
-    """After a CLEAR the context's clusters begin anew, and its blocks are used again."""
-    h, script, _ = passes(5, 2, GROUPS, AHEAD)
-    clear = forget(1)
+def check_a_context_is_forgotten(more=()):
+    """After a CLEAR the context's clusters begin anew, and its blocks are used again.
+
+    Where users share the core the blocks hold zeros. No context holds more than it now may.
+    """
+    h, script, _ = passes(5, 4 if more else 2, GROUPS, AHEAD, more=more)
+    clear, kv = forget(1), h.core.dre.kv
+    if more:
+        kv.quota = max(map(kv.held, range(kv.n_ctx)))
+        assert 1 < kv.held(1) < kv.fresh
     script.add(clear, {})
     h.execute(clear, {})
     script.expect()
@@ -316,27 +324,31 @@ def check_a_context_is_forgotten():
     script.add(h.program(0), h.registers(0))
     h.run(0)
     script.expect()
-    ran, after = script.play(emitted(), ports(h))
+    ran, after = script.play(emitted(more), ports(h))
     assert not script.differences(ran, after)
     assert ran[-1].perf["feeder.orders"] == orders(script)
 
 
-def interruptions() -> tuple[CoreHost, list[dict], np.ndarray]:
+def interruptions(more: tuple[str, ...] = ()) -> tuple[CoreHost, list[dict], np.ndarray]:
     """A pass's clusters and places, cut short by an error response or a reset, and the memory before the pass.
 
-    Golden has run the whole pass.
+    Golden has run the whole pass. Where users share the core, another one's entries have gone home before.
     """
     rng = np.random.default_rng(7)
-    h = host(rng)
+    h = host(rng, more=more)
+    for k in range(4 if more else 0):
+        begin(h, rng, k * SHAPE.tokens)
+        h.run(1)
     begin(h, rng, 0)
     before = image(h.memory)
     program, registers = h.program(0, None, "cluster"), h.registers(0)
     h.run(0, None, "cluster")
     names = ("hash_weight", "qkv", "fresh", "ring", "table")
     planes, qkv, fresh, ring, table = (h.address(h.plans[0][name]) for name in names)
-    layout = params().dre.layout()
+    p = params(more=more)
+    layout = p.dre.layout()
     level, pool = (h.table_base + layout.address(item) for item in (Item.LEVEL, Item.POOL))
-    bus, words = params().lxe.bus_bytes, [f"{encode(i):x}" for i in program]
+    bus, words = p.lxe.bus_bytes, [f"{encode(i):x}" for i in program]
     errors = [
         ("m_axi", "read", planes + 4 * bus),
         ("m_axi", "write", qkv),
@@ -388,6 +400,60 @@ def attacks() -> tuple[CoreHost, list[dict], np.ndarray]:
     return h, out, before
 
 
+SHARED = ("shared=true",)
+
+
+def intrusions() -> tuple[CoreHost, list[dict], np.ndarray]:
+    """Two users of a core: what the first does must not touch a byte of the second's table, ring and blocks.
+
+    The second user, of context 1, has entries at home. The first may use context 0 and one block. It asks for more, is
+    cut short by errors and resets, names the second's context and copies the second's entries to its own ring.
+    """
+    h, cases, before = interruptions(SHARED)
+    p, kv = params(more=SHARED), h.core.dre.kv
+    layout, sizes = p.dre.layout(), kv.sizes
+    spans = [(h.table_base + layout.address(Item.LEVEL, 1), h.table_base + layout.address(Item.LEVEL, 2))]
+    ring = sizes.recent * sizes.entry_bytes
+    spans += [(h.device_base + ring, h.device_base + 2 * ring)]
+    blocks = [block for k in kv.contexts[1].clusters.values() for block in k.blocks]
+    spans += [(at, at + sizes.block_bytes) for at in (h.home_base + b * sizes.block_bytes for b in blocks)]
+    held = [first for first, end in spans if before[first:end].any()]
+    assert len(held) > 3  # table, ring and some blocks
+    own = ports(h) | {"contexts": 1}
+    program = [decode(int(word, 16)) for word in cases[0]["program"]]
+
+    def changed(action: Retrieve | None, **values: int) -> dict:
+        """The program with other fields in its RETRIEVEs of a kind, or in the STOREs of its hash bits."""
+        of = [i for i in program if i.values.get("action") == action and i.op == Opcode.RETRIEVE]
+        of = of if action is not None else [i for i in program if i.op == Opcode.STORE and i["target"] == StoreTo.HASH]
+        assert of
+        words = [encode(Instruction(i.op, i.values | values) if i in of else i) for i in program]
+        return {"program": [f"{word:x}" for word in words]}
+
+    rest = EVERYTHING & ~(Allow.LOAD | Allow.STORE)  # of homes: only the KVMU's own addresses count
+    end = h.memory.regions[-1].end
+    walls = [Reach(0, h.home_base - 1), Reach(h.home_base, end - 1, rest)]
+    confine = {"ports": own | confined(walls)}
+    clears = {"program": [f"{encode(i):x}" for i in forget(1)]}
+    bad = [
+        ({"ports": own | {"quota": 1}}, Status.FULL, None),
+        (clears, Status.RANGE, None),
+        ({"ports": own | {"contexts": 2, "first_context": 1}}, Status.RANGE, None),
+        (changed(None, addr=1), Status.RANGE, None),
+        (changed(Retrieve.PLACE, addr=held[2], base=0) | confine, Status.BUS, (1, 0)),
+    ]
+    whole = cases[0] | {"errors": [], "ports": ports(h)}
+    out = [case | {"bad": {"ports": own}} for case in cases]
+    out += [whole | {"bad": {"ports": own} | b, "status": status, "refused": r} for b, status, r in bad]
+    return h, [case | {"kept": spans} for case in out], before
+
+
+def check_users_share_a_core():
+    """Whatever ends a user's program leaves every byte of the others, and a core that works."""
+    h, cases, before = intrusions()
+    assert interrupt(emitted(SHARED), h, cases, before) == [True] * len(cases)
+
+
 def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray) -> list[bool]:
     """For each case: it ended as it must, and the core then ran the whole pass as golden does."""
     with tempfile.TemporaryDirectory() as folder:
@@ -400,11 +466,10 @@ def interrupt(unit: Emitted, h: CoreHost, cases: list[dict], before: np.ndarray)
         data = bytes.fromhex(after)
         wants = [r for r in h.memory.regions if r.name in ("rings", "weights 0")]
         same = all(data[r.base : r.end] == r.data.tobytes() for r in wants)
-        attacked = "bad" in case
-        want = Status.BUS if case["errors"] or attacked else Status.RUNNING
+        want = case.get("status", Status.BUS if case["errors"] or case.get("refused") else Status.RUNNING)
         ends = (first["status"], second["status"]) == (want, Status.DONE)
         found = (refused >> 2 & 3, refused >> 1 & 1) if refused & 1 else None
-        told = found == case["refused"] if case.get("refused") else (found is not None) == attacked
+        told = found == case.get("refused")
         out.append(ends and same and told and kept and not first["moves"] and not second["moves"])
     return out
 

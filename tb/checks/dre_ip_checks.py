@@ -160,7 +160,9 @@ class Software:
     def clear(self, ctx: int) -> None:
         """Forget a context."""
         level = self.model.level(ctx)
-        self.scenario.clear(ctx)
+        for block in self.scenario.clear(ctx):
+            self.memory[block.dst : block.dst + block.bytes] = bytes(block.bytes)
+            self.bins |= {"wipes"}
         self.command(Retrieve.CLEAR, count=level, base=ctx)
 
     def upset(self, bits: int, kinds: Collection[Item] = tuple(Item)) -> None:
@@ -308,6 +310,36 @@ def check_packed_homes_equal_golden(seed):
     s = frames(seed, 20, more=more)
     s.check(s.play(emitted(more), 0.0, 0.2, seed))
     assert s.bins >= {"packs", "expands"}
+
+
+def check_users_share_a_dre():
+    """Blocks of a context that is cleared hold zeros; a key of another's context and one beyond the quota are refused.
+
+    The other's table, ring and blocks stay, and go on as golden after each reset.
+    """
+    more = ("shared=true",)
+    s = Software(8, more=more)
+    s.frame(1, 20, 2)
+    s.frame(0, 4, 1)
+    s.clear(0)
+    quota = s.model.kv.quota = 2
+    for settings, status in (({"first_context": 1}, Status.RANGE), ({"contexts": 1, "quota": quota}, Status.FULL)):
+        s.steps.append({"settings": settings})
+        key = {"data": s.bases[0], "user": {"token": 0, "ctx": 0}, "last": 1}
+        if status == Status.RANGE:
+            s.steps += [{"keys": [key], "fault": 1}, {"drains": ["keys"]}, {"reset": 0}]
+            s.wants.append([status, *s.last])
+        else:
+            s.fill(0)
+            assert 0 < s.model.kv.held(0) <= quota
+            s.steps += [{"reset": 0}]
+        s.last = [0, 0]
+        s.steps.append({"settings": {"first_context": 0, "contexts": s.p.kvmu.n_ctx}})
+    s.model.kv.quota = 0
+    s.steps.append({"settings": {"quota": 0}})
+    s.frame(1, 3, 2)
+    s.check(s.play(emitted(more), 0.0, 0.2))
+    assert {"wipes", "fetches"} <= s.bins
 
 
 def check_budgets_equal_golden(seed):

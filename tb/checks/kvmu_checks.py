@@ -8,7 +8,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Self
 
-from openvrex.golden.retrieval.kvmap import KvMap, Range
+from openvrex.golden.retrieval.kvmap import KvMap, Move, Range
 from openvrex.golden.retrieval.map_items import context_items, pool_items
 from openvrex.golden.retrieval.table_layout import SHARED, Item, TableLayout
 from openvrex.hdl.params import KvmuParams, preset
@@ -37,10 +37,9 @@ SIZES = {
     "two-slots": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16),
     "kept-one": replace(ONE, kept=2),
     "kept": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4),
+    "kept-shared": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4, shared=True),
     "kept-all": replace(TINY, entry_bytes=512, kept=TINY.clusters),
-    "one-slot": replace(
-        RAGGED, n_ctx=1, block_slots=1, recent=1, entry_bytes=40, boundary=32, count_lanes=2, read_counts=4
-    ),
+    "one-slot": replace(RAGGED, shared=True, block_slots=1, recent=1, entry_bytes=40, count_lanes=2, read_counts=4),
 }
 ALL = (*"afwxcb", "ask", "put")  # streams that a pattern may stall
 STALLS = [
@@ -49,6 +48,7 @@ STALLS = [
 ]
 BINS = {
     *("full", "full_opens", "clear_empty", "clear_used", "clear_groups", "opens", "fresh_block", "freed_block"),
+    *("quota", "quota_opens", "quota_after_clear", "wipes", "wipes_chain"),
     *("next_freed_block", "next_block", "offload_of_same_cluster", "count_saturates"),
     *(
         "switch_empty",
@@ -73,7 +73,8 @@ def emitted(p: KvmuParams):
 
 def layout(p: KvmuParams) -> TableLayout:
     """The KVMU's part of the tables."""
-    return TableLayout(1, p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots, beat=4096)
+    sizes = p.clusters, p.recent, p.count_bits, p.blocks, p.block_slots
+    return TableLayout(1, *sizes, beat=4096, shared=p.shared)
 
 
 def bases(p: KvmuParams, seed: int = 0) -> tuple[int, int]:
@@ -130,9 +131,9 @@ def switches(p: KvmuParams) -> dict:
     return episode(p, a + [{**beat, "op": SWITCH}] * 3, [], [{"c": 0.95}], latency=1, uses=0.9)
 
 
-def golden_map(p: KvmuParams, device: int, home: int, blocks: int) -> KvMap:
-    """A golden map whose pool has `blocks` blocks."""
-    return KvMap(p.map_sizes(blocks), device, home)
+def golden_map(p: KvmuParams, e: dict) -> KvMap:
+    """A golden map for an episode."""
+    return KvMap(p.map_sizes(e["blocks"]), *e["bases"], e["quota"])
 
 
 @dataclass
@@ -172,12 +173,14 @@ class Replay:
             self.bins.add("clear_used" if clusters else "clear_empty")
             self.bins |= {"clear_groups"} if beat["clusters"] > self.p.rows else set()
             gone = {(Item.ROW, ctx, k): 0 for k in clusters}
-            kv.clear(ctx)
+            wipes = [self._move(block) for block in kv.clear(ctx)]
+            self.bins |= {"wipes"} if wipes else set()
+            self.bins |= {"wipes_chain"} if len(wipes) > len(gone) else set()
             self.counts[ctx] = []
             after = self.items(ctx)
             changed = {k: v for k, v in after.items() if before.get(k) != v}
             pool = {k: after[k] for k in ((Item.PLACE, ctx, 0), (Item.POOL, 0, 0))}
-            return reply, gone | changed | pool, []
+            return reply, gone | changed | pool, wipes
         c = kv.contexts[ctx]
         slot, opens = c.n % self.p.recent, cluster not in c.clusters
         self._append_bins(beat)
@@ -198,7 +201,11 @@ class Replay:
         if not placed.ok:
             writes.pop((Item.ROW, ctx, cluster), None)  # of a new cluster: the row is zero
         reply |= {"full": int(not placed.ok), "device": placed.device, "home": placed.home}
-        return reply, writes, [placed.move._asdict()] if placed.move else []
+        return reply, writes, [self._move(placed.move)] if placed.move else []
+
+    def _move(self, move: Move) -> dict:
+        """A beat of `x`."""
+        return move._asdict() | ({"wipes": int(move.wipes)} if self.p.shared else {})
 
     def see(self, beat: dict) -> None:
         """Note the bins of a change of contexts."""
@@ -215,10 +222,13 @@ class Replay:
         k = c.clusters.get(beat["cluster"])
         refused = False
         if k is None or len(k.entries) % kv.block_slots == 0:
-            bins.add("fresh_block" if kv.fresh < kv.blocks else "freed_block" if kv.freed else "full")
-            refused = kv.fresh == kv.blocks and not kv.freed
-            bins |= {"full_opens"} if refused and beat["is_new"] else set()
-            bins |= {"next_freed_block"} if kv.fresh == kv.blocks and len(kv.freed) > 1 else set()
+            spent = 0 < kv.quota <= kv.held(beat["ctx"])
+            why = "quota" if spent and kv.free else "full"
+            refused = spent or not kv.free
+            bins.add(why if refused else "fresh_block" if kv.fresh < kv.blocks else "freed_block")
+            bins |= {f"{why}_opens"} if refused and beat["is_new"] else set()
+            bins |= {"quota_after_clear"} if spent and kv.freed else set()
+            bins |= {"next_freed_block"} if not refused and kv.fresh == kv.blocks and len(kv.freed) > 1 else set()
         bins |= {"opens"} if k is None else set()
         if c.n >= kv.recent and not refused:
             bins |= {"offload_of_same_cluster"} if c.ring[0] == beat["cluster"] else set()
@@ -232,7 +242,7 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
     The events of golden are in the order in which the tables see them. `replay` holds what earlier episodes left.
     """
     a = e["a"]
-    r = replay or Replay(p, golden_map(p, *e["bases"], e["blocks"]))
+    r = replay or Replay(p, golden_map(p, e))
     assert len(got["a"]) == len(got["w"]) == len(a)
     assert len(got["f"]) == len(e["f"])
     events = [*_changes(e, got), *_reads(e, got)]
@@ -265,8 +275,11 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
             at, x = got["x"][len(moves)]
             assert x == move
             assert start < at < end, "the move comes before the reply"
-            first = min(c for c, *_ in of_a if start < c <= end)
-            assert at < first, "the move comes before a fetch can see it"
+            wipes = beat["op"] == CLEAR
+            until = (max if wipes else min)(c for c, *_ in of_a if start < c <= end)
+            assert at < until, (
+                "the block is wiped before it is free" if wipes else "the move comes before a fetch sees it"
+            )
             moves.append(move)
     assert len(got["x"]) == len(moves)
     fetch.end()
@@ -276,7 +289,13 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
     slots = sum(v["bytes"] for _, v in got["b"]) // p.home_bytes
     placed = sum(beat["op"] == APPEND for beat in a) - full
     bursts = sum(not v["empty"] for _, v in got["b"])
-    perf = {"appends": placed, "full": full, "offloads": len(moves), "fetched": slots, "bursts": bursts}
+    perf = {
+        "appends": placed,
+        "full": full,
+        "offloads": sum(not move.get("wipes") for move in moves),
+        "fetched": slots,
+        "bursts": bursts,
+    }
     assert got["perf"] == perf
     return r
 
@@ -504,7 +523,7 @@ def episode(p: KvmuParams, a, f, stalls=({},), seed=0, latency=8, **more) -> dic
     before = [0, *accumulate(beat["last"] for beat in f)]
     after = [len(a) * done // max(1, before[-1]) for done in before[:-1]]
     e = {"a": a, "f": f, "after": after, "bases": bases(p, seed), "stalls": list(stalls), "latency": latency, "late": 0}
-    return {**e, "blocks": p.blocks, "block_b": False, "cut_at": 0, "keep": False, "uses": 0.0, **more}
+    return {**e, "blocks": p.blocks, "quota": 0, "block_b": False, "cut_at": 0, "keep": False, "uses": 0.0, **more}
 
 
 def run(e, p: KvmuParams, episodes: list[dict], waves=True) -> list[dict]:
@@ -520,7 +539,7 @@ def cycles(p: KvmuParams, e: dict) -> dict:
         if beat["last"]:
             sets.append((beat["ctx"], chosen))
             chosen = []
-    time = KvmuTime(p, *e["bases"], e["blocks"])
+    time = KvmuTime(p, golden_map(p, e))
     return asdict(time.run([(v["op"], v["ctx"], v["cluster"]) for v in e["a"]], sets, e["latency"]))
 
 
@@ -529,17 +548,25 @@ def results(size: str) -> list[tuple[dict, dict]]:
     """Episodes of one size with their results: every stall pattern, full rate after a cut, `b` blocked, two parts."""
     p = SIZES[size]
     some = max(1, p.blocks - 3)
+    quota = {"quota": p.blocks // 3} if p.shared else {}
     blocked = episode(p, *traffic(p, 7, 150, clear=0), [{"a": 0.5}], block_b=True, seed=1)
     busy = episode(
-        p, *traffic(p, 5, 250, clear=0.04, sets=120), [{"ask": 0.9}, {"ask": 0.9, "x": 0.9}], seed=4, uses=0.1
+        p,
+        *traffic(p, 5, 250, clear=0.04, sets=120),
+        [{"ask": 0.9}, {"ask": 0.9, "x": 0.9}],
+        seed=4,
+        uses=0.1,
+        **quota,
     )
     cut = [episode(p, *traffic(p, n, 120), STALLS[:1], cut_at=n) for n in (1, 9, 60, 201)]
     full_rate = []
     for seed, latency in ((21, 1), (22, 7), (23, 30)):
         a, f = unstalled(p, seed, 200)
-        full_rate.append(episode(p, a, f, seed=seed, latency=latency, after=[len(a)] * len(f), blocks=some))
+        full_rate.append(episode(p, a, f, seed=seed, latency=latency, after=[len(a)] * len(f), blocks=some, **quota))
     late = episode(p, *traffic(p, 8, 150), [dict.fromkeys((*"wxb", "ask", "put"), LATE)], seed=2, late=9, uses=0.5)
-    churn = episode(p, *traffic(p, 9, 300, clear=0.08), [{"b": 0.5}, {}], seed=3, latency=2, blocks=some, uses=1.0)
+    churn = episode(
+        p, *traffic(p, 9, 300, clear=0.08), [{"b": 0.5}, {}], seed=3, latency=2, blocks=some, uses=1.0, **quota
+    )
     a, f = traffic(p, 1, 700)
     begun = episode(p, a[:350], f[: _ends(f)], STALLS, latency=3, late=5, uses=0.3)
     long = episode(p, a[350:], f[_ends(f) :], STALLS, latency=3, late=5, keep=True, uses=0.3)
@@ -622,6 +649,7 @@ class RandomTraffic(StressTraffic):
         p, seed = SIZES[rng.choice(list(SIZES))], rng.getrandbits(31)
         stalls = [{name: stall_rate(rng) for name in ALL} for _ in range(3)]
         tables = {"latency": rng.randint(1, 20), "late": rng.choice((0, 0, 5, 30)), "blocks": rng.randint(1, p.blocks)}
+        tables["quota"] = rng.randint(0, p.blocks) if p.shared else 0
         tables["uses"] = rng.choice((0.0, 0.1, 1.0))
         return cls(p, episode(p, *traffic(p, seed, 3000, rng.choice((0.0, 0.02, 0.06))), stalls, **tables))
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import Instruction, Status, encode
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import LxeTime
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.core_checks import FEATURES, emitted, params
@@ -16,9 +15,9 @@ from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, t
 from openvrex.tb.checks.lxe_time_checks import play as play_timed
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.register_programs import Numbers, rows
+from openvrex.tb.library.small_models import PORTS
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
-PORTS = dict.fromkeys(SETTINGS, 0)
 TABLE = 16  # rows
 
 

@@ -65,6 +65,9 @@ def compare(e: Episode, got: dict) -> None:
     assert [tuple(mode) for mode in got["modes"]] == e.modes
     assert [(to, value) for _, to, value in got["sets"]] == e.sets
     reads, writes = ([(b["addr"], b["len"]) for _, b in got[name]] for name in ("reads", "writes"))
+    if p.dre.kvmu.shared:
+        for name, own in zip(("reads", "writes"), e.named, strict=True):
+            assert [b["named"] for _, b in got[name]] == own[: len(got[name])]
     assert [f for _, f in got["faults"]] == [e.fault] * bool(e.fault)
     assert [(b["op"], b["ctx"]) for _, b in got["order"]] == e.orders
     for (cycle, _), (t, w) in zip(got["order"], e.answers, strict=True):
@@ -79,8 +82,8 @@ def compare(e: Episode, got: dict) -> None:
         assert (reads, writes) == (e.reads, e.writes)
         assert memory == {addr: values[-1] for addr, values in e.written.items()}
         taken, perf = e.places[: len(got["places"])], got["perf"]
-        placed = [name for name, beat in taken if name == "x" or beat["op"] == APPEND]
-        beats = sum(size for *_, size in e.copies) // p.lxe.bus_bytes
+        placed = [name for name, b in taken if (not b.get("wipes") if name == "x" else b["op"] == APPEND)]
+        beats = sum(size for *_, size, _ in e.copies) // p.lxe.bus_bytes
         assert perf == {
             "waits": perf["waits"],  # the time view knows the number
             "instructions": len(e.signals),

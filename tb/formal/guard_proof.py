@@ -20,21 +20,23 @@ _BEATS = 2  # bits of a burst's length
 class GuardMonitor(wiring.Component):
     """A guard between a free manager and a free memory, with bursts of up to four beats.
 
+    named : bursts say whether they are `named`, and regions whether those may
+
     With `reach` it claims instead that no refused read of several beats ends while a write waits. That must fail.
     """
 
-    def __init__(self, reach: bool = False):
-        self.reach = reach
+    def __init__(self, named: bool = False, reach: bool = False):
+        self.named, self.reach = named, reach
         ones = ("ar_valid", "aw_valid", "w_valid", "r_ready", "b_ready", "confine")
         ones += ("ar_ready", "aw_ready", "w_ready", "r_valid", "b_valid")
-        payloads = {"ar": address_layout(), "aw": address_layout(), "w": write_beat(BUS_BYTES)}
+        payloads = {"ar": address_layout(named), "aw": address_layout(named), "w": write_beat(BUS_BYTES)}
         payloads |= {"r": read_beat(BUS_BYTES), "b": response_layout()}
         members = {**dict.fromkeys(ones, In(1)), **{n: In(x) for n, x in payloads.items()}}
-        super().__init__({**members, "regions": In(reach_layout(REGIONS))})
+        super().__init__({**members, "regions": In(reach_layout(REGIONS, named))})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.unit = unit = Guard(BUS_BYTES, REGIONS, MOST)
+        m.submodules.unit = unit = Guard(BUS_BYTES, REGIONS, MOST, self.named)
         i, o = unit.i, unit.o
         m.d.comb += [unit.confine.eq(self.confine), unit.regions.eq(self.regions)]
         for name in ("ar", "aw", "w"):
@@ -67,13 +69,16 @@ class GuardMonitor(wiring.Component):
             here, there = getattr(i, name), getattr(o, name)
             page, held = here.payload.addr[PAGE_BITS:], Signal(name=f"{name}_offered")
             m.d.sync += held.eq(there.valid & ~there.ready)
-            within = [r[kind] & (r.first <= page) & (page <= r.last) for r in self.regions]
+            named = here.payload.named if self.named else 0
+            may = [(r[f"{kind}_named"] & named) | (r[kind] & ~named) if self.named else r[kind] for r in self.regions]
+            within = [of & (r.first <= page) & (page <= r.last) for of, r in zip(may, self.regions, strict=True)]
             inside = ~self.confine | Cat(*within).any()
             refused = here.valid & here.ready & ~(there.valid & there.ready)
+            same = Cat(there.payload[n] == here.payload[n] for n in ("addr", "len")).all()
             out += [
                 (~there.valid | held | inside, f"a {kind} outside the regions leaves"),
                 (~refused | ~inside, f"a {kind} inside the regions is refused"),
-                (~there.valid | (there.payload == here.payload), f"a {kind} leaves that the manager has not offered"),
+                (~there.valid | same, f"a {kind} leaves that the manager has not offered"),
                 (~held | there.valid, f"an offered {kind} is withdrawn"),
             ]
         return out

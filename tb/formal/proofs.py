@@ -293,16 +293,33 @@ def _specified() -> Iterator[Goal]:
 
 def _kvmu() -> Iterator[Goal]:
     """Goals of the KVMU, from any consistent tables; the longest beat fits in the first two."""
-    p = kvmu_tables.SMALL
-    size = f"{p.blocks} blocks of {p.block_slots}, {p.clusters} clusters"
     last = (r"connect \\A \{ 1'0 \\pool \[2\] \}", r"connect \\A { 1'0 \\pool [3] }")  # the last freed block is given
     other = (r"(?s)(\nmodule \\top\.unit\.placer\n.*?connect \\A )\\oldest \[0\]", r"\g<1>1'0")  # of another cluster
     joined = (r"connect \\A \\starts \[0\]", r"connect \\A 1'0")  # a set's first burst continues the one before
-    for claim, monitor, edit, depth in (
-        ("no block given twice or lost", kvmu_allocator_proof.AllocatorMonitor, last, kvmu_allocator_proof.DEPTH),
-        ("an entry has a place of its own", kvmu_map_proof.MoveMonitor, other, kvmu_allocator_proof.DEPTH),
-        ("a set fetches what it names", kvmu_map_proof.FetchMonitor, joined, 24),
+    theirs = (
+        r"cell \$ge (\$\d+\n(?:.*\n){5}    connect \\A \\place \[3:2\])",
+        r"cell $gt \1",
+    )  # a block more than the quota
+    end = (
+        r"(?s)(\nmodule \\top\.unit\.placer\n.*?connect \\[AB] )\\at \[0\]",
+        r"\g<1>1'1",
+    )  # a CLEAR wipes another block
+    allocated, placed, fetched = (
+        kvmu_allocator_proof.AllocatorMonitor,
+        kvmu_map_proof.MoveMonitor,
+        kvmu_map_proof.FetchMonitor,
+    )
+    one, two = kvmu_tables.SMALL, kvmu_tables.USERS
+    for p, claim, monitor, edit, depth in (
+        (one, "no block given twice or lost", allocated, last, kvmu_allocator_proof.DEPTH),
+        (one, "an entry has a place of its own", placed, other, kvmu_allocator_proof.DEPTH),
+        (one, "a set fetches what it names", fetched, joined, 24),
+        (two, "no block of another context, nor beyond the quota", allocated, theirs, 28),
+        (two, "a beat moves and wipes its context's alone", placed, end, 28),
+        (two, "a set fetches its context's alone", fetched, joined, 24),
     ):
+        contexts = f"{p.n_ctx} contexts of a cluster" if p.n_ctx > 1 else f"{p.clusters} clusters"
+        size = f"{p.blocks} blocks of {p.block_slots}, {contexts}"
         yield Goal("kvmu", claim, size, partial(monitor, p), edit, depth, merge=False, depth=depth)
 
 
@@ -393,7 +410,8 @@ def _rest() -> Iterator[Goal]:
     yield Goal("arbiter", "a granted burst never waits", "bursts of 2 beats", partial(PortMonitor, few), room, 40)
 
     above = (r"cell \$le ", "cell $ge ")  # a region reaches from its last page up
-    yield Goal("core", GUARDED, "2 regions, 2 bursts in flight", GuardMonitor, above, 12)
+    for size, named in (("2 regions, 2 bursts in flight", False), ("the same, bursts of two kinds", True)):
+        yield Goal("core", GUARDED, size, partial(GuardMonitor, named), above, 12)
 
     three = SystemParams(few.core, 3, common=True)
     alone = (r"connect \\B \\agree \[1\]", r"connect \\B 1'1")  # a core of a group does not wait for the others

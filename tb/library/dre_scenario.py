@@ -9,7 +9,7 @@ import numpy as np
 from openvrex.golden.function_params import ReSVParams, ScoreFormat
 from openvrex.golden.retrieval.clustering import Joined
 from openvrex.golden.retrieval.dre_model import Query
-from openvrex.golden.retrieval.kvmap import Placed
+from openvrex.golden.retrieval.kvmap import Move, Placed
 from openvrex.golden.retrieval.table_image import image
 from openvrex.hdl.params import DreParams, HcuParams, KvmuParams, TableParams, WtuParams
 from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
@@ -69,11 +69,19 @@ class Scenario:
         getattr(self, stream).append(beat)
         self.labels[stream].append(self.label)
 
-    def clear(self, ctx: int, along: bool = False) -> None:
-        """Forget a context. `along` has the meaning that it has in `keys`."""
+    def clear(self, ctx: int, along: bool = False) -> list[Move]:
+        """Forget a context; its blocks, if they are wiped. `along` has the meaning that it has in `keys`."""
         self._order(CLEAR, ctx, self.model.level(ctx), along)
-        self.model.clear(ctx)
         self.tokens[ctx] = 0
+        wiped = self.model.clear(ctx)
+        for block in wiped:
+            self._moves(block)
+        return wiped
+
+    def _moves(self, move: Move) -> None:
+        """A move, or a block that is wiped."""
+        wipes = {"wipes": int(move.wipes)} if self.p.kvmu.shared else {}
+        self._expect("x", move._asdict() | wipes)
 
     def switch(self, ctx: int, along: bool = False, budget: int = 0, what: str = "keys") -> None:
         """Let the rows that follow be of a context, and select a budget of tokens or (0) a share.
@@ -111,7 +119,7 @@ class Scenario:
             full = int(not placed.ok)
             self._expect("w", {"op": 0, "token": token, "full": full, "device": placed.device, "home": placed.home})
             if placed.move:
-                self._expect("x", placed.move._asdict())
+                self._moves(placed.move)
         self._phase(along, "keys", beats)
         self.most_blocks = max(self.most_blocks, self.model.kv.fresh - len(self.model.kv.freed))
         return answers

@@ -1,6 +1,7 @@
 """Traffic of the retriever: instructions and the DRE's answers, and the beats that the retriever must produce."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,8 +34,17 @@ SIZES = {
     ],
     "long": ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096", "copies=5", "entry_bytes=2080", "n_ctx=2"],
     "blocks": ["entry_bytes=128", "recent=3", "block_slots=2", "boundary=1024"],
+    "shared": ["entry_bytes=128", "recent=3", "block_slots=2", "boundary=1024", "shared=true"],
     "kept": ["entry_bytes=128", "recent=3", "block_slots=2", "kept=4", "boundary=1024"],
-    "kept_packed": ["entry_bytes=128", "recent=3", "block_slots=2", "kept=4", "boundary=1024", "kv4_group=16"],
+    "kept_packed": [
+        "entry_bytes=128",
+        "recent=3",
+        "block_slots=2",
+        "kept=4",
+        "boundary=1024",
+        "kv4_group=16",
+        "shared=true",
+    ],
     # Packed at home: groups of four beats, of two and of half a beat; bursts of four beats and of one.
     "packed": ["entry_bytes=96", "recent=3", "kv4_group=16"],
     "packed_wide": [
@@ -46,7 +56,7 @@ SIZES = {
         *("entry_bytes=256", "recent=2", "kv4_group=16", "boundary=256"),
     ],
 }
-PLAIN = ("tiny", "budget", "one", "long", "blocks", "kept")  # entries are BF16 at home
+PLAIN = ("tiny", "budget", "one", "long", "blocks", "shared", "kept")  # entries are BF16 at home
 # Entries and bus as in `core`.
 WIDE = ["dpe.n_h=64", "dpe.n_w=64", "vpe.n_w=64", "w_depth=32", "x_depth=512", "bus_bytes=64", "burst_bytes=1024"]
 WIDE += ["entry_bytes=4096", "addr_bits=40"]
@@ -84,7 +94,7 @@ class Episode:
 
     c, t, b : beats that the bench drives
     places : replies and moves in order, ("w" or "x", beat)
-    copies : (source, destination, bytes read, bytes written)
+    copies : (source, destination, bytes read, bytes written, what a program names of them: "", "from" or "to")
     signals : signals of the instructions that complete
     modes : (budgeted, budget) at the end of each of them, where the WTU has budgets; `budget` is 0 without one
     sets : (register, value)
@@ -102,7 +112,7 @@ class Episode:
     t: list[dict] = field(default_factory=list)
     b: list[dict] = field(default_factory=list)
     places: list[tuple[str, dict]] = field(default_factory=list)
-    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     modes: list[tuple[int, int]] = field(default_factory=list)
     sets: list[tuple[int, int]] = field(default_factory=list)
@@ -146,7 +156,7 @@ class Episode:
             full = r == full_at
             if self.placed[ctx] >= k.recent and not full:
                 self.homes.append(home)
-                self.places.append(("x", {"src": slot, "dst": home, "bytes": k.entry_bytes}))
+                self._move(slot, home, k.entry_bytes)
                 self._copy(slot, home, k.entry_bytes, "packs")
                 moved += 1
                 self.bins |= {"moves_its_own"} if r >= k.recent else set()
@@ -154,7 +164,7 @@ class Episode:
             if full:
                 self.fault = self.fault or "full"
                 return
-            self._copy(addr + r * k.entry_bytes, slot, k.entry_bytes)
+            self._copy(addr + r * k.entry_bytes, slot, k.entry_bytes, named="from")
             self.placed[ctx] += 1
         self.bins.add("moves" if moved else "no_moves")
         self.bins.add("one_row" if rows == 1 else "rows")
@@ -187,14 +197,14 @@ class Episode:
                 kept += [(at, keep[number], size * ratio)] if number in keep else []
             if at + size * ratio > addr + rows * k.entry_bytes:
                 self.fault = self.fault or "full"
-            self._copy(src, at, *((size * ratio,) if src in self.kept_at else (size, "expands")))
+            self._copy(src, at, *((size * ratio,) if src in self.kept_at else (size, "expands")), named="to")
             at += size * ratio
         if not bursts:
             self.b.append({"addr": 0, "bytes": 0, "ctx": 0, "last": 0, "empty": 1})
             self.b[-1] |= {"near": 0, "keep": 0, "to": 0} if k.kept else {}
         self.b[-1]["last"] = 1
         for copy in kept:
-            self._copy(*copy)
+            self._copy(*copy, named="from")
             self.kept_at.add(copy[1])
         if k.kept:
             self.bins.add("keeps_all" if len(kept) == k.map_sizes().keeps else "keeps" if kept else "keeps_none")
@@ -206,9 +216,9 @@ class Episode:
         self._set(i["level"], entries << i["shift"])
         self._done(i)
 
-    def clear(self, ctx: int, **fields: int) -> None:
-        """Forget a context."""
-        self._order(Retrieve.CLEAR, CLEAR, ctx, **fields)
+    def clear(self, ctx: int, wiped: Sequence[int] = (), **fields: int) -> None:
+        """Forget a context; `wiped`: its blocks, if users share the engine."""
+        self._order(Retrieve.CLEAR, CLEAR, ctx, wiped=wiped, **fields)
         self.levels[ctx] = self.placed[ctx] = 0
 
     def switch(self, ctx: int, **fields: int) -> None:
@@ -221,9 +231,19 @@ class Episode:
         self.mode = (1, rows - 1)
         self._order(Retrieve.BUDGET, SWITCH, ctx, rows, **fields)
 
-    def _order(self, action: Retrieve, op: int, ctx: int, rows: int = 1, **fields: int) -> None:
+    def _move(self, src: int, dst: int, size: int, wipes: int = 0) -> None:
+        """The KVMU asks for a move, or that a block is wiped."""
+        more = {"wipes": wipes} if self.p.dre.kvmu.shared else {}
+        self.places.append(("x", {"src": src, "dst": dst, "bytes": size} | more))
+
+    def _order(
+        self, action: Retrieve, op: int, ctx: int, rows: int = 1, wiped: Sequence[int] = (), **fields: int
+    ) -> None:
         """Add an instruction that sends an order, and both answers to it."""
         i, level = self._next(action, ctx, rows, **fields), self.levels[ctx]
+        for block in wiped:
+            self._move(block, block, self.p.dre.kvmu.block_bytes, wipes=1)
+            self._copy(block, block, self.p.dre.kvmu.block_bytes, "wipes")
         if not self.fault:
             self.orders.append((op, ctx))
             self.answers.append((len(self.t), len(self.places)))
@@ -247,12 +267,18 @@ class Episode:
     @property
     def reads(self) -> list[tuple[int, int]]:
         """All bursts on `ar`."""
-        return [b for src, _, size, _ in self.copies for b in self.bursts(src, size)]
+        return [b for src, _, size, *_ in self.copies for b in self.bursts(src, size)]
 
     @property
     def writes(self) -> list[tuple[int, int]]:
         """All bursts on `aw`."""
-        return [b for _, dst, _, size in self.copies for b in self.bursts(dst, size)]
+        return [b for _, dst, _, size, _ in self.copies for b in self.bursts(dst, size)]
+
+    @property
+    def named(self) -> tuple[list[int], list[int]]:
+        """For each burst on `ar`, and on `aw`, whether a program names its address."""
+        reads = [int(n == "from") for src, _, size, _, n in self.copies for _ in self.bursts(src, size)]
+        return reads, [int(n == "to") for _, dst, _, size, n in self.copies for _ in self.bursts(dst, size)]
 
     def bursts(self, addr: int, size: int) -> list[tuple[int, int]]:
         """Bursts of one copy."""
@@ -272,20 +298,23 @@ class Episode:
         if register and not self.fault:
             self.sets.append((register, value % (1 << ADDR_BITS)))
 
-    def _copy(self, src: int, dst: int, size: int, how: str = "") -> None:
-        """Copy `size` bytes; with a `how`, "packs" or "expands", as entries at home are packed."""
+    def _copy(self, src: int, dst: int, size: int, how: str = "", named: str = "") -> None:
+        """Copy `size` bytes; with a `how`, "packs" or "expands", as entries at home are packed; "wipes": as zeros."""
         bus, group = self.p.lxe.bus_bytes, self.p.dre.kvmu.kv4_group
         moved = b"".join(
             (self.written[a][-1].to_bytes(bus, "little") if a in self.written else content(a, bus))
             for a in range(src, src + size, bus)
         )
-        if group and how:
+        if how == "wipes":
+            moved = bytes(size)
+            self.bins.add(how)
+        elif group and how:
             moved = (packed if how == "packs" else expanded)(moved, group)
             self.bins.add(how)
             reach = 4 * bus  # of a packed beat
             within = any((a - dst) % reach for a, _ in self.bursts(dst, len(moved)))
             self.bins |= {f"{how}_within_a_beat"} if within and how == "expands" else set()
-        self.copies.append((src, dst, size, len(moved)))
+        self.copies.append((src, dst, size, len(moved), named))
         for k in range(0, len(moved), bus):
             self.written.setdefault(dst + k, []).append(int.from_bytes(moved[k : k + bus], "little"))
         fails = self.errors & {src + k for k in range(0, size, bus)} or self.errors & {
@@ -354,7 +383,8 @@ def random_episode(p: CoreParams, rng: random.Random, n: int, errors: frozenset[
         elif action == Retrieve.BUDGET:
             out.budget(ctx, rng.choice([1, 2, 1 << BUDGET_BITS, rng.randint(1, 1 << BUDGET_BITS)]), **registers)
         else:
-            out.clear(ctx, **registers)
+            places = range(out.home ^ 1 << 21, (out.home ^ 1 << 21) + 99 * k.block_bytes, k.block_bytes)
+            out.clear(ctx, rng.sample(places, rng.choice((0, 1, 3, 9))) if k.shared else (), **registers)
     return out
 
 

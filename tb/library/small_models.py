@@ -16,12 +16,14 @@ from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.params import CoreParams, override, preset
+from openvrex.hdl.retrieval.dre import setting_members
 from openvrex.tb.library import small_encoder
 from openvrex.tb.library.random_layers import weights
 
 SHAPE = LayerShape(width=16, heads=4, kv_heads=2, head_size=8, ffn=32, tokens=3, recent=8, entries=24)
 LAYERS, VOCABULARY = 2, 94  # the last of 24 tiles is not full
 SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=128", "clusters=12", "n_ctx=4")
+PORTS = dict.fromkeys(setting_members(preset("tiny").core.dre), 0)  # settings of a DRE without memory
 
 # Coded pages: what the core has besides, and their sizes.
 CODES = ("lxe.codes=2", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "hcu.newest=true", "clusters=32")

@@ -11,6 +11,7 @@ from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.program import vector_programs as programs
 from openvrex.golden.retrieval.hashing import to_int
+from openvrex.golden.retrieval.kvmap import KvMap
 from openvrex.golden.retrieval.resv import ReSV
 from openvrex.hdl.emit import Emitted, params_of
 from openvrex.hdl.params import DpeParams, DreParams, SystemParams, VpeParams
@@ -380,7 +381,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
         labels += [label] * len(own)
     stalls = {"a": idle, "f": idle, **dict.fromkeys(("w", "x", "c", "b", "ask", "put"), stall)}
     bases = s.device_base, s.home_base
-    episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.pool}
+    episode = {"a": a, "f": f, "after": [len(a)] * len(f), "bases": bases, "blocks": s.pool, "quota": 0}
     episode |= {"stalls": [stalls], "latency": LATENCY, "late": 0, "block_b": 0, "cut_at": 0, "keep": 0, "uses": 0.0}
     c = {"params": asdict(s.p.kvmu), "episodes": [episode]}
     got = Run(emitted, "bench_kvmu", "traffic", c, seed)()["episodes"][0]
@@ -388,7 +389,7 @@ def _kvmu(emitted, s, idle, stall, seed) -> Played:
     for name, want, own in (("w", s.w, s.labels["w"]), ("x", s.x, s.labels["x"]), ("b", bursts, labels)):
         wrong += _compare(name, want, [beat for _, beat in got[name]], own)
     if not (idle or stall):
-        time = KvmuTime(s.p.kvmu, s.device_base, s.home_base, s.pool)
+        time = KvmuTime(s.p.kvmu, KvMap(s.p.kvmu.map_sizes(s.pool), s.device_base, s.home_base))
         chosen = [(ctx, clusters) for ctx, (clusters, _) in sets.items()]
         cycles = time.run([(v["op"], v["ctx"], v["cluster"]) for v in a], chosen, LATENCY)
         # The time view counts requests and fetches from their first beats.

@@ -778,12 +778,16 @@ class Frame(ctypes.Structure):
     ]
 
 
-def built(unit: str, folder: Path) -> tuple[Path, AddrmapNode, str]:
-    """The driver of a package as a library, the registers, and what its functions' names begin with."""
-    top = address_map(unit, params(unit))
+def built(unit: str, folder: Path, *more: str) -> tuple[Path, AddrmapNode, str]:
+    """The driver of a package as a library, the registers, and what its functions' names begin with.
+
+    more : parameters
+    """
+    p = params_of(unit, override(preset("tiny"), more)) if more else params(unit)
+    top = address_map(unit, p)
     header(top, folder / f"{unit}.h")
     if has_memory(unit):
-        table_header(params(unit).dre.layout(), unit, folder / f"{unit}_tables.h")
+        table_header(p.dre.layout(), unit, folder / f"{unit}_tables.h")
     for name, text in sources(Emitted("", unit, {"unit": unit})).items():
         if name.startswith("driver/"):
             (folder / Path(name).name).write_text(text)
@@ -913,6 +917,29 @@ def test_the_driver_confines_a_block(either):
     bus.words[bus.at("refused.burst")], bus.words[bus.at("refused.page")] = 0b1011, (1 << 28) - 1
     assert bus.call("refused", ctypes.byref(found)) == 1
     assert (found.manager, found.write, found.page) == (2, 1, top - 4096)
+
+
+@pytest.mark.parametrize("unit", ["core_ip", "dre_ip"])
+def test_the_driver_says_whose_contexts_run(unit, tmp_path):
+    """It refuses what the block does not have, and a block that is not made to be shared."""
+    bus, p = Bus(*built(unit, tmp_path, "shared=true")), preset("tiny").core.dre.kvmu
+    bus.init()
+    bus.log.clear()
+    for wrong in ((2, 2, 0), (3, 2, 0), (0, p.n_ctx + 1, 0), (0, 1, p.blocks + 1)):
+        assert bus.call("share", *wrong) == CODES["RANGE"], wrong
+    bus.words[bus.at("status")] = int(Status.RUNNING)
+    assert bus.call("share", 0, 1, 0) == CODES["BUSY"]
+    assert not bus.log
+    bus.words[bus.at("status")] = 0
+    assert bus.call("share", p.n_ctx - 1, p.n_ctx, p.blocks) == CODES["OK"]
+    wrote = {"first_context": p.n_ctx - 1, "contexts": p.n_ctx, "quota": p.blocks}
+    assert dict(bus.log) == {bus.at(name): value for name, value in wrote.items()}
+
+
+def test_a_block_of_one_user_is_not_shared(library):
+    bus = Bus(*library)
+    bus.init()
+    assert bus.call("share", 0, 1, 0) == CODES["RANGE"]
 
 
 def test_names_of_the_driver_are_those_of_the_hardware():

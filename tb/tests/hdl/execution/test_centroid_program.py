@@ -8,15 +8,14 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.isa import encode
 from openvrex.golden.retrieval import centroids
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.centroid_runs import CentroidRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.runner import Run, emit
+from openvrex.tb.library.small_models import PORTS, params
 from openvrex.tb.library.small_models import SIZES as CORE
-from openvrex.tb.library.small_models import params
 
 # Tokens and clusters of directions of 16 numbers: one of each, a ragged tile, several rows at once, a full bank.
 SIZES = [(1, 1), (3, 5), (8, 12), (8, 33)]
@@ -50,8 +49,7 @@ def test_nearest_centroids_equal_golden():
             seen["ties"] += int(((score == score.max(axis=1, keepdims=True)).sum(axis=1) > 1).sum())
             seen["closed"] += kind == "closed" and clusters > 1
             seen["numbers"] |= set(number.tolist())
-        ports = dict.fromkeys(SETTINGS, 0)
-        ran, after = script.play(emitted(), ports)
+        ran, after = script.play(emitted(), PORTS)
         assert len(ran) == 3
         assert not script.differences(ran, after)
     assert seen["ties"] > 0 < seen["closed"]

@@ -35,6 +35,7 @@ from openvrex.tb.checks.core_checks import (
     ONE,
     RING,
     SHAPE,
+    SHARED,
     SIZES,
     begin,
     budgeted,
@@ -42,6 +43,7 @@ from openvrex.tb.checks.core_checks import (
     check_budgets_equal_golden,
     check_errors_and_resets_leave_a_core_that_works,
     check_nothing_outside_its_regions_is_touched,
+    check_users_share_a_core,
     emitted,
     forget,
     host,
@@ -193,8 +195,13 @@ def test_a_map_without_blocks_ends_in_a_status():
     assert len(ran) == len(script.runs)
 
 
-def test_a_context_is_forgotten():
-    check_a_context_is_forgotten()
+@pytest.mark.parametrize("more", [(), SHARED])
+def test_a_context_is_forgotten(more):
+    check_a_context_is_forgotten(more)
+
+
+def test_users_share_a_core():
+    check_users_share_a_core()
 
 
 def test_nothing_outside_its_regions_is_touched():

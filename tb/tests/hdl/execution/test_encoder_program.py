@@ -13,15 +13,14 @@ from openvrex.golden.program.isa import Status, encode
 from openvrex.hdl.bus.arbiter import Arbiter
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.lxe_programs import Script, image
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.small_encoder import SHAPE, encoder, model, patches
+from openvrex.tb.library.small_models import PORTS, params
 from openvrex.tb.library.small_models import SIZES as CORE
-from openvrex.tb.library.small_models import params
 
 # As the golden tests; heads of two words and slices of K; one token and one patch, whose products are single rows.
 LONG = replace(SHAPE, width=16, ffn=96, layers=1, extra=2, projector=(8,))
@@ -49,7 +48,7 @@ def test_pictures_equal_golden(shape):
             own.run(step)
             script.expect()
         seen.append(host.embeddings.copy())
-    ran, after = script.play(emitted(), dict.fromkeys(SETTINGS, 0), 0.1)
+    ran, after = script.play(emitted(), PORTS, 0.1)
     assert not script.differences(ran, after)
     assert not np.array_equal(*seen)
 

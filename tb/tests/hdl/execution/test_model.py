@@ -14,7 +14,6 @@ from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import LxeError
 from openvrex.golden.program.model_host import ModelHost, Weights
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.tb.library.head_runs import CORNERS, HeadRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.model_stream import ModelStream
@@ -24,6 +23,7 @@ from openvrex.tb.library.small_models import (
     CODES,
     LAYERS,
     PAGE,
+    PORTS,
     SHAPE,
     VOCABULARY,
     function,
@@ -155,8 +155,7 @@ def test_argmax_equals_golden():
         script.expect()
         tokens.append(run.token)
     assert {0, VOCABULARY - 1, VOCABULARY // 2} <= set(tokens)
-    ports = dict.fromkeys(SETTINGS, 0)
-    ran, after = script.play(emitted(), ports)
+    ran, after = script.play(emitted(), PORTS)
     assert len(ran) == len(CORNERS)
     assert not script.differences(ran, after)
 

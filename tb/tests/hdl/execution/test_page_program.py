@@ -11,14 +11,13 @@ from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import Run as TimeRun
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import differences
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.page_runs import PageRun, asked
 from openvrex.tb.library.runner import Run, emit
-from openvrex.tb.library.small_models import CODES, params
+from openvrex.tb.library.small_models import CODES, PORTS, params
 from openvrex.tb.library.small_models import SIZES as CORE
 
 SHAPE = LayerShape(width=8, heads=4, kv_heads=2, head_size=8, ffn=8, tokens=3, recent=8, entries=0)
@@ -56,7 +55,7 @@ def test_scores_of_pages_equal_golden(more):
         got = run.run()
         np.testing.assert_array_equal(got, want)
         seen |= set(got.ravel().tolist())
-    ran, after = script.play(emitted(more), dict.fromkeys(SETTINGS, 0))
+    ran, after = script.play(emitted(more), PORTS)
     assert not script.differences(ran, after)
     assert run.pages == run.plan.index.pages == 16
     assert len(np.unique(run.keys.gains)) > 4
@@ -83,7 +82,7 @@ def test_cycles_are_those_of_the_time_view(stage, more):
         "params": [*CORE, *more],
         "runs": [{"program": words, "registers": run.registers, "writes": []}],
         "memory": bytes(1 << 16).hex(),
-        "ports": dict.fromkeys(SETTINGS, 0),
+        "ports": PORTS,
         "latency": latency,
         "counters": emitted(more).manifest["counters"],
     }

@@ -26,7 +26,6 @@ from openvrex.golden.program.isa import (
 )
 from openvrex.golden.program.recipes import imm
 from openvrex.golden.program.sequencer_model import LxeError
-from openvrex.hdl.retrieval.dre import SETTINGS
 from openvrex.sim.units.lxe_time import LxeTime
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.core_checks import FEATURES, emitted, params
@@ -34,8 +33,7 @@ from openvrex.tb.checks.lxe_time_checks import Program, differences, simulate, t
 from openvrex.tb.checks.lxe_time_checks import play as time_play
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.register_programs import AT, OFFSET, OUT, SET, TO, Numbers, number, rows
-
-PORTS = dict.fromkeys(SETTINGS, 0)
+from openvrex.tb.library.small_models import PORTS
 
 
 def fmt():

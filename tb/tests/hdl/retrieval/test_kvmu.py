@@ -6,6 +6,7 @@ import pytest
 
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import KvmuParams
+from openvrex.hdl.retrieval import placer
 from openvrex.sim.units.kvmu_time import KvmuTime
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.kvmu_checks import (
@@ -25,7 +26,8 @@ from openvrex.tb.checks.kvmu_checks import (
     traffic,
 )
 from openvrex.tb.formal.kvmu_allocator_proof import DEPTH, prove
-from openvrex.tb.formal.kvmu_map_proof import SMALL, FetchMonitor, MoveMonitor
+from openvrex.tb.formal.kvmu_map_proof import FetchMonitor, MoveMonitor
+from openvrex.tb.formal.kvmu_tables import SMALL, USERS
 from openvrex.tb.formal.prover import holds
 from openvrex.tb.library.runner import lint
 from tb.tests.by_day import by_day
@@ -186,25 +188,38 @@ def test_mutants_are_killed(size, every):
     assert not survivors(emitted(p), MUTANTS[size], passes, every=every)
 
 
-@pytest.mark.parametrize("depth", [21, pytest.param(DEPTH, marks=pytest.mark.nightly)])
-def test_allocator_is_proved(depth):
+@pytest.mark.parametrize(
+    ("p", "depth"),
+    [(SMALL, 21), *(pytest.param(*size, marks=pytest.mark.nightly) for size in ((SMALL, DEPTH), (USERS, 28)))],
+)
+def test_allocator_is_proved(p, depth):
     """As far as an APPEND without a move, and at night as far as the longest beat."""
-    assert prove(depth=depth)
-    assert not prove(reach=True, depth=30)
+    assert prove(p, depth=depth)
+    assert not prove(p, reach=True, depth=30)
 
 
 @pytest.mark.parametrize(
-    ("monitor", "depth"),
+    ("monitor", "p", "depth"),
     [
-        (FetchMonitor, 14),
-        pytest.param(MoveMonitor, 21, marks=pytest.mark.nightly),
-        pytest.param(MoveMonitor, DEPTH, marks=pytest.mark.nightly),
-        pytest.param(FetchMonitor, 24, marks=pytest.mark.nightly),
+        (FetchMonitor, SMALL, 14),
+        pytest.param(MoveMonitor, SMALL, 21, marks=pytest.mark.nightly),
+        pytest.param(MoveMonitor, SMALL, DEPTH, marks=pytest.mark.nightly),
+        pytest.param(FetchMonitor, SMALL, 24, marks=pytest.mark.nightly),
+        (FetchMonitor, USERS, 14),
+        pytest.param(MoveMonitor, USERS, 28, marks=pytest.mark.nightly),
+        pytest.param(FetchMonitor, USERS, 24, marks=pytest.mark.nightly),
     ],
 )
-def test_map_is_proved(monitor, depth):
-    assert holds(monitor(SMALL), merge=False, depth=depth)
-    assert not holds(monitor(SMALL, reach=True), merge=False, depth=depth)
+def test_map_is_proved(monitor, p, depth):
+    """Of one context, and of two users who share."""
+    assert holds(monitor(p), merge=False, depth=depth)
+    assert not holds(monitor(p, reach=True), merge=False, depth=depth)
+
+
+def test_proof_sees_a_block_of_two(monkeypatch):
+    """The row before the pool: a reset between them would leave the block in both."""
+    monkeypatch.setattr(placer, "WRITES", ("link", "row", "oldest", "count", "ring", "place", "pool"))
+    assert not prove(depth=16)
 
 
 def test_proof_sees_a_broken_allocator():
@@ -218,6 +233,7 @@ def test_proof_sees_a_broken_allocator():
         ({"recent": 0}, "recent=0: must be 1 to 65536"),
         ({"boundary": 96}, "boundary=96: must be a power of two"),
         ({"rows": 3}, "rows=3: must be a power of two"),
+        ({"shared": True}, "boundary=64: must be at least 72, a block, which a CLEAR wipes in one burst"),
         ({"counts": 3}, "counts=3: must be a multiple of read_counts = 2"),
         ({"read_counts": 0}, "read_counts=0: must be a power of two"),
         ({"count_lanes": 4}, "read_counts=2: must be at least count_lanes = 4"),

@@ -43,7 +43,7 @@ from openvrex.tb.library.runner import Run
 from openvrex.tb.library.transfer_traffic import params
 from tb.tests.by_day import by_day
 
-EACH = by_day(SIZES, "tiny", "budget", "one", "packed", "kept")
+EACH = by_day(SIZES, "tiny", "budget", "one", "packed", "kept", "shared")
 
 
 @pytest.mark.parametrize("size", EACH)

@@ -16,6 +16,7 @@ from openvrex.tb.checks.dre_ip_checks import (
     check_packed_homes_equal_golden,
     check_reset,
     check_rows_of_an_empty_context_are_refused,
+    check_users_share_a_dre,
     check_wrong_streams_are_refused,
     emitted,
     frames,
@@ -27,6 +28,10 @@ from openvrex.tb.library.runner import lint
 @pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
 def test_frames_equal_golden(seed, idle, pause, record_property):
     check_frames_equal_golden(seed, idle, pause, record_property)
+
+
+def test_users_share_a_dre():
+    check_users_share_a_dre()
 
 
 def test_budgets_equal_golden():
