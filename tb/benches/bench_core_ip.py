@@ -6,7 +6,7 @@ import cocotb
 import numpy as np
 from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
 from cocotb.utils import get_sim_time
-from cocotbext.axi import AxiBus, AxiSlave
+from cocotbext.axi import AxiBus, AxiResp, AxiSlave
 
 from openvrex.golden.program.isa import WORD_BITS, Status
 from openvrex.hdl.shells.register_block import address_map
@@ -104,7 +104,7 @@ async def faults(dut):
     behind = {p: Faulty(data) for p in PORTS}
     slaves = [AxiSlave(AxiBus.from_prefix(dut, p), dut.clk, dut.rst, target=m) for p, m in behind.items()]
     assert len(slaves) == len(PORTS)
-    regs = Registers(dut, top)
+    regs, setting = Registers(dut, top), top.find_by_path("th_hd").absolute_address
     await bench.start()
     out = []
     for case in c["cases"]:
@@ -120,6 +120,7 @@ async def faults(dut):
             assert await regs.read("status.code") == Status.RUNNING
             await regs.write("control", start=1)  # no effect while a program runs
             if case["cut_at"] and not good:
+                assert await regs.put(setting, now["ports"]["th_hd"] ^ 1) == AxiResp.SLVERR  # nor has a setting
                 await ClockCycles(dut.clk, case["cut_at"])
                 await regs.write("control", reset=1)
                 assert await regs.read("status.resets") == 1  # the read waits until the reset has ended

@@ -228,6 +228,12 @@ async def accesses(dut):
             await FallingEdge(dut.clk)
             have = unpack(outs, bits_of(dut.o))
             assert all(have[path] == model.values[name] for path, name in plain.items()), f"write to {address:#x}"
+    model.busy = True
+    dut.busy.value = 1
+    for address in writable:  # what is quiet stays as it is while something runs
+        for flip in (1, 0xFFFFFFFF):
+            word = model.read(address)[0] ^ flip
+            assert await regs.put(address, word) == model.write(address, word, 0xF), f"write to {address:#x} while busy"
     for address in spots:
         assert await regs.word(address) == model.read(address), f"read of {address:#x}"
     for _ in range(4):

@@ -18,7 +18,7 @@ from openvrex.tb.library.yosys import run_yosys
 
 # What a text names that stands for a promise of a data sheet, not for a detail.
 RULE = re.compile(r"\b(error|fault|reset|refused?|not cleared|a CLEAR|a SWITCH|stale|lost)\b")
-_FAULT = re.compile(r"(\S+ \d\.[0-9a-f]{8}(?:\+\d+)?): (\w+)\[(\d+)\] (\w+?)(?: by (\d+))?")
+FAULT = re.compile(r"(\S+ \d\.[0-9a-f]{8}(?:\+\d+)?): (\w+)\[(\d+)\] (\w+?)(?: by (\d+))?")
 
 
 def at(emitted: Emitted, text: str, module: str = "") -> Iterator[str]:
@@ -35,7 +35,7 @@ def mutations(emitted: Emitted, faults: Iterable[str], module: str = "") -> list
     """
     there, out = named(emitted, module), []
     for fault in faults:
-        m = _FAULT.fullmatch(fault)
+        m = FAULT.fullmatch(fault)
         cell = there.get(m[1]) if m else None
         if not cell:
             raise MutateError(f"{fault!r}: {emitted.top} has no such cell: vrex dev mutate --at names those of a text")

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
+from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
 from openvrex.tb.library.lxe_programs import Ran, Script
@@ -67,7 +68,8 @@ def check_layers_equal_golden(seed, pause, count):
 
 
 def wrong_programs(h: CoreHost, whole: dict) -> list[dict]:
-    """Programs that reach for a context without memory, send a row that its context lacks, or do not end."""
+    """Programs that store outside the regions, reach for a context without memory, send a row that its context lacks,
+    or do not end."""
 
     def words(program: list[Instruction]) -> list[str]:
         return [f"{encode(i):x}" for i in program]
@@ -77,10 +79,12 @@ def wrong_programs(h: CoreHost, whole: dict) -> list[dict]:
         switches = i.op == Opcode.RETRIEVE and i["action"] == Retrieve.SWITCH
         return Instruction(i.op, i.values | other) if switches else i
 
-    setting, n = whole["ports"], 3
+    last, n = h.memory.regions[-1].end - 1, 3
+    setting = whole["ports"] | confined([Reach(0, last)])
     endless = [Instruction(Opcode.LOOP, {"count": 65535, "end": 2 * n - i}) for i in range(n)]
     endless += [Instruction(Opcode.SYNC, {}), *[Instruction(Opcode.END, {})] * n, Instruction(Opcode.HALT, {})]
     bad = {
+        Status.BUS: [{"ports": setting | confined([Reach(0, last, EVERYTHING & ~Allow.STORE)])}],
         Status.RANGE: [{"ports": setting | {"contexts": 0}}, {"program": words(forget(h.core.dre.kv.n_ctx))}],
         Status.LENGTH: [{"program": words([elsewhere(i) for i in h.program(0)])}],
         Status.TIMEOUT: [{"program": words(endless), "ports": setting | {"watchdog": 300}}],

@@ -448,7 +448,7 @@ def refuse(seed: int, idle: float, pause: float, unit: Emitted, **how) -> set[st
     return set(names)
 
 
-def check_nothing_outside_its_regions_is_touched():
+def check_nothing_outside_its_regions_is_touched(unit: Emitted | None = None, **how):
     """Without its tables a DRE cannot switch, without memory for entries it places none; nothing is written."""
     s = Software(4)
     whole = Reach(0, len(s.before) - 1)
@@ -470,7 +470,7 @@ def check_nothing_outside_its_regions_is_touched():
         s.steps += [{"command": {"action": int(Retrieve.PLACE), "base": FRESH}, "broken": 1}, {"reset": 0}]
         s.wants.append([Status.BUS, *s.last])
         s.last = [0, 0]
-    got = s.play(emitted())
+    got = s.play(unit or emitted(), **how)
     assert got["commands"] == s.wants
     assert got["memory"][:TABLES] == s.memory[:TABLES]  # the reset took the last keys before their tables were written
 

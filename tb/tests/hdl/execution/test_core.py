@@ -37,6 +37,7 @@ from openvrex.tb.checks.core_checks import (
     SHAPE,
     SHARED,
     SIZES,
+    attacks,
     begin,
     budgeted,
     check_a_context_is_forgotten,
@@ -224,20 +225,25 @@ def test_errors_and_resets_leave_a_core_that_works():
 
 
 MUTANTS = {
-    "instance 0.49f98a9a: fault_bus[0] const0": "an error of the copier is lost",
-    "instance 0.49f98a9a: m_axi_bresp[1] const0": "an error response of a write is lost",
+    "instance 0.fea7973a: fault_bus[0] const0": "an error of the copier is lost",
+    "instance 0.fea7973a: m_axi_bresp[1] const0": "an error response of a write is lost",
     "instance 0.bbc3502c: bus_b_resp[1] const0": "one of a write to the offload memory",
     "instance 0.bbc3502c: bus_r_resp[1] const0": "one of a read from there",
-    "instance 0.49f98a9a: m_axi_rresp[1] const0": "one of a read",
+    "instance 0.fea7973a: m_axi_rresp[1] const0": "one of a read",
     "instance 0.17b0d5ab: th_hd[4] const1": "every key joins",
     "instance 0.17b0d5ab: device_base[5] const1": "the table is elsewhere",
+    "instance 1.ce050b3c: confine[0] const0": "the LXE goes where it likes",
+    "instance 1.571db5c4: regions[57] const1": "the retriever writes where it may only read",
+    "instance 1.944007dc: regions[56] const1": "the DRE reads tables where it may not",
+    "$mux 1.8be64dac: B[1] const0": "what the DRE was refused is the LXE's",
 }  # of what joins the units
 
 
 @pytest.mark.nightly
 def test_mutants():
     h, cases, before = interruptions()
-    chosen = [cases[k] for k in (0, 1, 3, 4, 5)]
+    _, refused, _ = attacks()  # of a store, of a write of an entry, of a read of a table
+    chosen = [*(cases[k] for k in (0, 1, 3, 4, 5)), *(refused[k] for k in (1, 3, 4))]
 
     def passes(unit):
         return all(interrupt(unit, h, chosen, before))

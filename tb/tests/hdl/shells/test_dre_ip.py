@@ -76,9 +76,11 @@ def test_a_reset_while_a_command_runs(after):
 
 MUTANTS = {
     "$and 1.7be85e06: A[0] const1": "a command begins by itself",
-    "$or 1.ed33db73: B[0] const0": "software cannot reset the unit",
+    "$or 1.be2f42e1: B[0] const0": "software cannot reset the unit",
     "$or 1.a49b1fdf: Y[0] const1": "keys are lost",
-    "$or 2.67663053: Y[0] const0": "no interrupt of a fault",
+    "$or 2.991ab66e: Y[0] const0": "no interrupt of a fault",
+    "instance 1.bbaa1365: confine[0] const0": "the retriever goes where it likes",
+    "instance 1.f3cb645e: regions[56] const1": "the DRE reads tables where it may not",
 }
 
 
@@ -90,6 +92,7 @@ def test_mutants_are_killed():
         check_fault({"action": Retrieve.CLEAR, "base": 3}, Status.RANGE, unit, waves=False)
         check_reset(3, unit, waves=False)
         refuse(1, 0.0, 0.0, unit, waves=False)
+        check_nothing_outside_its_regions_is_touched(unit, waves=False)
 
     assert not survivors(emitted(), MUTANTS, passes)
 

@@ -68,15 +68,19 @@ def test_fields_that_it_cannot_make_are_refused(tmp_path, field, message):
 
 
 MUTANTS = {
-    "$and 1.ef961cce: Y[0] const1": "a write goes without its data",
-    "$and 2.da4df690: Y[0] const0": "a write does not wait for the program's memory",
-    "$mux 1.31f60493: Y[0] const1": "a write of a whole word fails",
-    "$pmux 0.d049b312: Y[0] const0": "there is a register everywhere",
-    "$dff 1.473c71a8: D[0] const1": "a byte is written that is not enabled",
+    "$and 1.745fafa1: Y[0] const1": "a write goes without its data",
+    "$and 2.aa676962: Y[0] const0": "a write does not wait for the program's memory",
+    "$mux 1.0b81c124: Y[0] const1": "a write of a whole word fails",
+    "$pmux 0.c60f1634: Y[0] const0": "there is a register everywhere",
+    "$dff 1.e528a485: D[0] const1": "a byte is written that is not enabled",
     "$reduce_or 0.992ef8b5: Y[0] const0": "there are no interrupts",
     "$not 1.87fde0c3: Y[0] const1": "an address over one that waits",
     "$and 1.07a6875c: Y[0] const0": "the program is not there",
     "$dff 1.8eec8691: D[0] inv": "a bit that is read is wrong",
+    "$and 1.0a4a22e0: B[0] const1": "a refused setting changes while something runs",
+    "$and 1.9bc85f41: B[0] const1": "a setting is not refused while something runs",
+    "$or 2.a89f1865: B[0] const0": "the program changes while something runs",
+    "$and 1.a5cf0281: B[0] const1": "a refused write frees what is confined",
 }
 
 
