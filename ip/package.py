@@ -14,6 +14,7 @@ from openvrex.hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
 from openvrex.hdl.shells.register_block import RDL, address_map, description
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.address_map import header
+from openvrex.ip.flows import design_compiler, librelane, orfs, vivado
 from openvrex.ip.fusesoc import core_file, synth_script
 from openvrex.ip.ipxact import ipxact
 from openvrex.ip.origin import stamped
@@ -97,6 +98,10 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
             f"{top}.sdc": constraints(emitted, how.period),
             f"{name}.core": core_file(emitted, p, bits_for(registers.size), VERSION),
             "synth.ys": synth_script(emitted),
+            "librelane.yaml": librelane(emitted, how.period, "librelane.yaml"),
+            "config.mk": orfs(emitted, how.period),
+            "vivado.tcl": vivado(emitted),
+            "design_compiler.tcl": design_compiler(emitted),
             RDL.name: description(unit, p),
             **sources(emitted),
         }
