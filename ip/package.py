@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL, Emitted, emit
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.header import VERSION, command_line, origin
 from openvrex.hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
 from openvrex.hdl.shells.register_block import RDL, address_map, description
@@ -46,7 +47,7 @@ class Options:
     period : clock period of the SDC (ns)
     prefix : begins the name of every module and of the package. The default is `configuration`, so that packages of
         several configurations fit into one design
-    memory_bodies, language, checked : as for `hdl.emit.emit`
+    memory_bodies, language, checked, memory_ports : as for `hdl.emit.emit`
     """
 
     period: float = PERIOD
@@ -54,6 +55,7 @@ class Options:
     memory_bodies: bool = True
     language: Language = Language.VERILOG2005
     checked: bool = False
+    memory_ports: MemoryPorts = MemoryPorts.OWN
 
     def __post_init__(self):
         check(self.period > 0, "period", self.period, "must be more than 0 ns")
@@ -61,13 +63,15 @@ class Options:
     def emit(self, unit: str, p: CoreParams | MaskParams) -> Emitted:
         """The unit of the package."""
         prefix = configuration(p) if self.prefix is None else self.prefix
-        return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked)
+        ports = {"memory_ports": self.memory_ports} if self.memory_ports != MemoryPorts.OWN else {}
+        return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked, **ports)
 
     def command(self, unit: str, p: CoreParams | MaskParams) -> str:
         """The command that writes the package."""
         options = [] if self.prefix is None else [f"--prefix {shlex.quote(self.prefix)}"]
         options += [f"--period {self.period:g}"] * (self.period != PERIOD)
         options += ["--no-memory-bodies"] * (not self.memory_bodies)
+        options += [f"--memory-ports {self.memory_ports}"] * (self.memory_ports != MemoryPorts.OWN)
         options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)
         options += ["--assertions"] * self.checked
         return command_line(f"vrex ip {unit}", p, ALL[unit][2], options)
