@@ -3,6 +3,7 @@ scripts for Vivado and Design Compiler.
 """
 
 from openvrex.hdl.emit import Emitted
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.ip.shell import top_module
 
 _LIBRELANE = """# LibreLane was not run: its own reader (3.0) accepted names and types. `librelane {file}` runs it.
@@ -29,6 +30,25 @@ export OPENVREX_NS := $(if $(filter asap7,$(PLATFORM)),1000.0,1.0)
 export ABC_CLOCK_PERIOD_IN_PS := {picoseconds:g}
 export CORE_UTILIZATION ?= 40
 """
+_AUTO_MEMORIES = """# On asap7 the flow makes macros of memories that have one port and at least 16 words.
+export AUTO_MEMORIES ?= $(if $(filter asap7,$(PLATFORM)),1,0)
+"""
+_FLIP_FLOPS = """# Memories become flip-flops, up to SYNTH_MEMORY_MAX_BITS; the largest has {bits} bits.
+"""
+_MACROS = """# A macro for each shape of memory: put its views into the folder macros.
+OPENVREX_MACROS := $(addprefix $(OPENVREX)/macros/,{modules})
+export ADDITIONAL_LEFS := $(addsuffix .lef,$(OPENVREX_MACROS))
+export ADDITIONAL_LIBS := $(addsuffix .lib,$(OPENVREX_MACROS))
+export ADDITIONAL_GDS := $(addsuffix .gds,$(OPENVREX_MACROS))
+"""
+_MACRO = """  {module}:
+    lef: [dir::macros/{module}.lef]
+    gds: [dir::macros/{module}.gds]
+    lib: {{"*": [dir::macros/{module}.lib]}}
+    instances:
+{instances}
+"""
+_OWN = "# Put your macros into {file}, and their views into {where}.\n"
 _VIVADO = """# Vivado was not run: a Tcl interpreter read this file, with commands that do nothing.
 #   vivado -mode batch -source vivado.tcl -tclargs PART
 if {{$argc != 1}} {{error "the part is missing: vivado -mode batch -source vivado.tcl -tclargs PART"}}
@@ -72,15 +92,50 @@ def verilog_files(emitted: Emitted) -> list[str]:
 
 def librelane(emitted: Emitted, period: float, file: str) -> str:
     """Configuration of LibreLane in YAML. period : of the clock (ns) · file : its name"""
-    files = "\n".join(f"  - dir::{f}" for f in verilog_files(emitted))
-    return _LIBRELANE.format(top=top_module(emitted), files=files, period=period, file=file)
+    files = "\n".join(f"  - dir::{f}" for f in _without_macros(emitted))
+    text = _LIBRELANE.format(top=top_module(emitted), files=files, period=period, file=file)
+    if macros := _macros(emitted):
+        places = {module: "\n".join(f"      unit.{name}: {{}}" for name in names) for module, names in macros.items()}
+        text += "# A macro for each shape of memory: put its views into the folder macros.\nMACROS:\n"
+        text += "".join(_MACRO.format(module=module, instances=names) for module, names in places.items())
+    elif emitted.memories:
+        text += _OWN.format(file=f"{emitted.top}_memories.v", where="MACROS")
+    return text
 
 
 def orfs(emitted: Emitted, period: float) -> str:
     """Configuration of OpenROAD-flow-scripts, a makefile. period : of the clock (ns)"""
-    files = " ".join(f"$(OPENVREX)/{f}" for f in verilog_files(emitted))
+    files = " ".join(f"$(OPENVREX)/{f}" for f in _without_macros(emitted))
     values = {"top": top_module(emitted), "name": emitted.top, "picoseconds": 1000 * period}
-    return _ORFS.format(files=files, **values)
+    text = _ORFS.format(files=files, **values)
+    if macros := _macros(emitted):
+        return text + _MACROS.format(modules=" ".join(macros))
+    if emitted.memories:
+        where = "ADDITIONAL_LEFS, ADDITIONAL_LIBS and ADDITIONAL_GDS"
+        return text + _OWN.format(file=f"{emitted.top}_memories.v", where=where)
+    if _firtool(emitted):
+        return text + _AUTO_MEMORIES
+    bits = [memory["words"] * memory["bits"] for memory in emitted.manifest["memories"] if memory["module"]]
+    return text + (_FLIP_FLOPS.format(bits=f"{max(bits):,}") if bits else "")
+
+
+def _firtool(emitted: Emitted) -> bool:
+    """Whether memories are modules of their shapes."""
+    return emitted.manifest.get("memory_ports") == MemoryPorts.FIRTOOL
+
+
+def _macros(emitted: Emitted) -> dict[str, list[str]]:
+    """Instances of each module that is left to a macro of its name."""
+    out: dict[str, list[str]] = {}
+    for memory in emitted.manifest["memories"] if emitted.memories and _firtool(emitted) else ():
+        if memory["module"]:
+            out.setdefault(memory["module"], []).append(memory["name"])
+    return out
+
+
+def _without_macros(emitted: Emitted) -> list[str]:
+    """`verilog_files`, without black boxes of modules that the flow knows from their macros."""
+    return [f for f in verilog_files(emitted) if not (_macros(emitted) and f == f"{emitted.top}_memories.v")]
 
 
 def vivado(emitted: Emitted) -> str:

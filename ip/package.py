@@ -20,6 +20,7 @@ from openvrex.ip.fusesoc import core_file, synth_script
 from openvrex.ip.ipxact import ipxact
 from openvrex.ip.origin import stamped
 from openvrex.ip.package_datasheet import sheet
+from openvrex.ip.power_intent import upf
 from openvrex.ip.register_page import page
 from openvrex.ip.shell import TOPS, constraints, shell, stub, top_module
 from openvrex.ip.software import sources
@@ -80,9 +81,10 @@ class Options:
 def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Options()) -> list[Path]:  # noqa: B008
     """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
 
-    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
-    page, IP-XACT and SystemRDL, the tables in memory as C header, driver, example SoC, a page for the chip team and the
-    licence. Every file names licence, release and command. Other files in the folder stay.
+    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, UPF, a FuseSoC core, files for other flows
+    (`ip.flows`), the registers as C header, page, IP-XACT and SystemRDL, the tables in memory as C header, driver,
+    example SoC, a page for the chip team and the licence. Every file names licence, release and command. Other files in
+    the folder stay.
 
     unit : key of `ip.shell.TOPS`
 
@@ -100,6 +102,7 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
             f"{top}.v": shell(emitted, p),
             f"{top}_stub.v": stub(emitted, p),
             f"{top}.sdc": constraints(emitted, how.period),
+            f"{top}.upf": upf(emitted),
             f"{name}.core": core_file(emitted, p, bits_for(registers.size), VERSION),
             "synth.ys": synth_script(emitted),
             "librelane.yaml": librelane(emitted, how.period, "librelane.yaml"),
