@@ -171,6 +171,7 @@ def synth_script(emitted: Emitted) -> str:
     """Yosys script that maps to generic gates. Memories stay cells, because macros replace them."""
     top = top_module(emitted)
     return (
+        "# Yosys runs it in a test of ours: yosys -s synth.ys\n"
         f"read_verilog -sv {' '.join(verilog_files(emitted))}\n"
         f"synth -top {top} -run begin:fine\n"
         "opt -fast -full\ntechmap\nopt -fast\nabc\nopt -fast\n"
