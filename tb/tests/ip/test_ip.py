@@ -32,6 +32,7 @@ from openvrex.golden.program.isa import ADDR_BITS, Instruction, LoadTo, Opcode, 
 from openvrex.golden.program.regions import PAGE, Allow
 from openvrex.golden.retrieval.checkpoint import restore, save
 from openvrex.hdl.emit import Emitted, component_of, emit, params_of, top_of
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.header import VERSION
 from openvrex.hdl.params import CoreParams, MaskParams, flat, override, preset
 from openvrex.hdl.ports import ports as ports_of
@@ -349,7 +350,7 @@ def test_the_data_sheet_has_the_numbers_of_the_package(unit, tmp_path):
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_file_tells_where_it_is_from_and_needs_no_python(unit, tmp_path):
     """Licence, release and a command that makes the same bytes; and no name of this project's sources."""
-    how = Options(2.5, "own", memory_bodies=unit != "dre_ip", language=Language.SYSTEMVERILOG, checked=True)
+    how = Options(2.5, "own", unit != "dre_ip", Language.SYSTEMVERILOG, True, MemoryPorts.FIRTOOL)
     files = write(unit, params(unit), tmp_path / "a", how)
     commands = set()
     for file in files:
