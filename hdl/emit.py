@@ -18,6 +18,7 @@ from amaranth.lib import wiring
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
 from openvrex.hdl.assertions import assertions
+from openvrex.hdl.firtool_memories import MemoryPorts, holders, in_shape, shapes
 from openvrex.hdl.header import LICENCE, ONE_FILE, VERSION, above, command_line, header
 from openvrex.hdl.leaf import Leaves, elaborated
 from openvrex.hdl.memory import bodies
@@ -128,6 +129,7 @@ def emit(
     language: Language = Language.VERILOG2005,
     checked: bool = False,
     lines: bool = False,
+    memory_ports: MemoryPorts = MemoryPorts.OWN,
 ) -> Emitted:
     """Generates Verilog of `unit`, the same to the byte for the same parameters (its own: `params_of` a system's).
 
@@ -136,16 +138,26 @@ def emit(
     language : dialect of the text, but for the modules of `hdl/memories.v`, which are Verilog-2005
     checked : also makes assertions to `bind`
     lines : a comment behind each statement names the file and the line that made it
+    memory_ports : FIRTOOL puts a module a shape, with firtool's port names, into those of `hdl/memories.v`; without
+        `memory_bodies` these are left out
 
     Raises `ParamError` for an unknown unit, a prefix that is no name, or parameters that cannot work.
     """
     component, top = component_of(unit, params), top_of(unit, prefix)
     leaves = Leaves(top)
     design = elaborated_unit(unit, component, top, leaves)
-    boxes = bodies(top, leaves.kinds, empty=not memory_bodies)
+    memories = list(placed(design, leaves))
     writer = in_text(design, top, leaves, language, lines)
-    verilog = writer.verilog() + (f"\n{boxes}" if boxes and memory_bodies else "")
+    verilog = writer.verilog()
+    if memory_ports == MemoryPorts.FIRTOOL:
+        boxes = shapes(memories, empty=not memory_bodies)
+        verilog += f"\n{holders(top, memories)}" if boxes else ""
+        memories = [in_shape(memory) for memory in memories]
+    else:
+        boxes = bodies(top, leaves.kinds, empty=not memory_bodies)
+    verilog += f"\n{boxes}" if boxes and memory_bodies else ""
     options = [f"--prefix {prefix}"] * bool(prefix) + ["--no-memory-bodies"] * (not memory_bodies)
+    options += [f"--memory-ports {memory_ports}"] * (memory_ports != MemoryPorts.OWN)
     options += [f"--language {language}"] * (language != Language.VERILOG2005)
     options += ["--source-lines"] * lines
     command = command_line(f"vrex generate {unit}", params, ALL[unit][2], options)
@@ -164,7 +176,8 @@ def emit(
         "counters": component.counters(),
         **({"core_counters": component.core_counters()} if hasattr(component, "core_counters") else {}),
         "reset_cycles": _reset_cycles(unit, component),
-        "memories": list(placed(design, leaves)),
+        **({"memory_ports": memory_ports.value} if memory_ports != MemoryPorts.OWN else {}),
+        "memories": memories,
         "leaves": leaves.counts,
         "states": list(_states(writer, top)),
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),

@@ -8,6 +8,7 @@ from pathlib import Path
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.params import FOLLOWS, named, override_part, preset
 from openvrex.hdl.writer.circt import Language
 
@@ -56,6 +57,7 @@ def options(made: Emitted) -> dict[str, object]:
     return (
         ({"prefix": prefix} if prefix else {})
         | ({"memory_bodies": False} if made.memories else {})
+        | ({"memory_ports": MemoryPorts(ports)} if (ports := made.manifest.get("memory_ports")) else {})
         | {"language": Language(made.manifest["language"]), "lines": made.manifest["source_lines"]}
     )
 

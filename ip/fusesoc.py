@@ -4,6 +4,7 @@ import re
 
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import CoreParams, MaskParams
+from openvrex.ip.flows import verilog_files
 from openvrex.ip.origin import stamped
 from openvrex.ip.shell import top_module
 from openvrex.ip.software import headers, sources
@@ -107,7 +108,7 @@ def core_file(emitted: Emitted, p: CoreParams | MaskParams, address_bits: int, v
     is no sim.
     """
     top, boxes = top_module(emitted), f"{emitted.top}_memories.v"
-    files = [emitted.file, *([boxes] if emitted.memories else []), f"{top}.v"]
+    files = verilog_files(emitted)
     more = _fileset("black_boxes", [boxes]) if emitted.memories else ""
     more += _fileset("assertions", [f"{emitted.top}_assertions.sv"]) if emitted.assertions else ""
     example = "" if emitted.memories else _sim(emitted, p, address_bits)
@@ -169,9 +170,9 @@ def unit_core_file(emitted: Emitted, version: str) -> str:
 def synth_script(emitted: Emitted) -> str:
     """Yosys script that maps to generic gates. Memories stay cells, because macros replace them."""
     top = top_module(emitted)
-    files = [emitted.file, *([f"{emitted.top}_memories.v"] if emitted.memories else []), f"{top}.v"]
     return (
-        f"read_verilog -sv {' '.join(files)}\n"
+        "# Yosys runs it in a test of ours: yosys -s synth.ys\n"
+        f"read_verilog -sv {' '.join(verilog_files(emitted))}\n"
         f"synth -top {top} -run begin:fine\n"
         "opt -fast -full\ntechmap\nopt -fast\nabc\nopt -fast\n"
         f"hierarchy -check\ncheck -assert\ntee -o stat.txt stat\nwrite_verilog -noattr {top}_synth.v\n"

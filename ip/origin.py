@@ -4,7 +4,8 @@ from pathlib import Path
 
 from openvrex.hdl.header import origin
 
-_LINES = {".core": "#", ".sdc": "#", ".ys": "#"}  # begin a comment, by suffix; in other files // does
+# Suffixes of files in which # begins a comment; in others // does.
+_HASH = (".core", ".mk", ".sdc", ".tcl", ".upf", ".yaml", ".ys")
 _FIRST = ("CAPI=2:", "<?xml")  # stays the first line
 
 
@@ -16,6 +17,7 @@ def stamped(name: str, text: str, command: str) -> str:
     if suffix == ".xml":
         above = "\n".join(["<?openvrex", *origin(command), "?>"])
     else:
-        above = "\n".join(f"{_LINES.get(suffix, '//')} {line}" for line in origin(command))
+        mark = "#" if suffix in _HASH else "//"
+        above = "\n".join(f"{mark} {line}" for line in origin(command))
     head, newline, rest = text.partition("\n")
     return f"{head}\n{above}\n{rest}" if head.startswith(_FIRST) else f"{above}\n{head}{newline}{rest}"

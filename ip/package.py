@@ -9,15 +9,18 @@ from pathlib import Path
 
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL, Emitted, emit
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.header import VERSION, command_line, origin
 from openvrex.hdl.params import CLOCK, PRESETS, CoreParams, MaskParams, bits_for
 from openvrex.hdl.shells.register_block import RDL, address_map, description
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.address_map import header
+from openvrex.ip.flows import design_compiler, librelane, orfs, vivado
 from openvrex.ip.fusesoc import core_file, synth_script
 from openvrex.ip.ipxact import ipxact
 from openvrex.ip.origin import stamped
 from openvrex.ip.package_datasheet import sheet
+from openvrex.ip.power_intent import upf
 from openvrex.ip.register_page import page
 from openvrex.ip.shell import TOPS, constraints, shell, stub, top_module
 from openvrex.ip.software import sources
@@ -45,7 +48,7 @@ class Options:
     period : clock period of the SDC (ns)
     prefix : begins the name of every module and of the package. The default is `configuration`, so that packages of
         several configurations fit into one design
-    memory_bodies, language, checked : as for `hdl.emit.emit`
+    memory_bodies, language, checked, memory_ports : as for `hdl.emit.emit`
     """
 
     period: float = PERIOD
@@ -53,6 +56,7 @@ class Options:
     memory_bodies: bool = True
     language: Language = Language.VERILOG2005
     checked: bool = False
+    memory_ports: MemoryPorts = MemoryPorts.OWN
 
     def __post_init__(self):
         check(self.period > 0, "period", self.period, "must be more than 0 ns")
@@ -60,13 +64,15 @@ class Options:
     def emit(self, unit: str, p: CoreParams | MaskParams) -> Emitted:
         """The unit of the package."""
         prefix = configuration(p) if self.prefix is None else self.prefix
-        return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked)
+        ports = {"memory_ports": self.memory_ports} if self.memory_ports != MemoryPorts.OWN else {}
+        return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked, **ports)
 
     def command(self, unit: str, p: CoreParams | MaskParams) -> str:
         """The command that writes the package."""
         options = [] if self.prefix is None else [f"--prefix {shlex.quote(self.prefix)}"]
         options += [f"--period {self.period:g}"] * (self.period != PERIOD)
         options += ["--no-memory-bodies"] * (not self.memory_bodies)
+        options += [f"--memory-ports {self.memory_ports}"] * (self.memory_ports != MemoryPorts.OWN)
         options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)
         options += ["--assertions"] * self.checked
         return command_line(f"vrex ip {unit}", p, ALL[unit][2], options)
@@ -75,9 +81,10 @@ class Options:
 def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Options()) -> list[Path]:  # noqa: B008
     """Writes the package of a unit into `folder` and returns the paths. No file gets there before all are made.
 
-    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, a FuseSoC core, the registers as C header,
-    page, IP-XACT and SystemRDL, the tables in memory as C header, driver, example SoC, a page for the chip team and the
-    licence. Every file names licence, release and command. Other files in the folder stay.
+    The package holds Verilog, manifest.json, data sheet, shell, stub, SDC, UPF, a FuseSoC core, files for other flows
+    (`ip.flows`), the registers as C header, page, IP-XACT and SystemRDL, the tables in memory as C header, driver,
+    example SoC, a page for the chip team and the licence. Every file names licence, release and command. Other files in
+    the folder stay.
 
     unit : key of `ip.shell.TOPS`
 
@@ -95,8 +102,13 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
             f"{top}.v": shell(emitted, p),
             f"{top}_stub.v": stub(emitted, p),
             f"{top}.sdc": constraints(emitted, how.period),
+            f"{top}.upf": upf(emitted),
             f"{name}.core": core_file(emitted, p, bits_for(registers.size), VERSION),
             "synth.ys": synth_script(emitted),
+            "librelane.yaml": librelane(emitted, how.period, "librelane.yaml"),
+            "config.mk": orfs(emitted, how.period),
+            "vivado.tcl": vivado(emitted),
+            "design_compiler.tcl": design_compiler(emitted),
             RDL.name: description(unit, p),
             **sources(emitted),
         }

@@ -119,7 +119,8 @@ def constraints(emitted: Emitted, period: float) -> str:
     """SDC text: the clock, and the share of its period outside of the block. All paths are single-cycle."""
     ports = {d: " ".join(n if w == 1 else f"{n}[*]" for n, x, w in _ports(emitted) if x == d) for d in ("in", "out")}
     return (
-        "set ns 1.0 ;# in the tool's unit of time; 1000.0 where that is ps\n"
+        "# A nanosecond in the tool's unit of time: set OPENVREX_NS to 1000.0 where that is ps, as config.mk does.\n"
+        "set ns [expr {[info exists ::env(OPENVREX_NS)] ? $::env(OPENVREX_NS) : 1.0}]\n"
         f"set period [expr {{{period:g} * $ns}}]\n"
         "create_clock -name aclk -period $period [get_ports aclk]\n"
         "# What stands before an input and behind an output takes this share of a cycle.\n"

@@ -12,6 +12,7 @@ from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
 from openvrex.hdl import generated
 from openvrex.hdl.emit import ALL, emit, params_of, top_of
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.fusesoc import unit_core_file
 from openvrex.scripts import console
@@ -33,6 +34,10 @@ def command(
             help="With --no-memory-bodies memories are black boxes in a file of their own: instantiate macros there."
         ),
     ] = True,
+    memory_ports: Annotated[
+        MemoryPorts,
+        typer.Option(help="Ports of memories: own, one module a kind, or firtool's, one module a shape, for macros."),
+    ] = MemoryPorts.OWN,
     language: Annotated[Language, typer.Option(help="Dialect of the text.")] = Language.VERILOG2005,
     assertions: Annotated[
         bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
@@ -57,7 +62,7 @@ def command(
         lost = generated.edits(folder)
         kept = "was edited, and would be lost: write into another folder, or give --force"
         check(not lost, "-o", ", ".join(map(str, lost)), kept)
-    emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines)
+    emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines, memory_ports)
     files = emitted.write(folder)
     if fusesoc:
         files.append(folder / f"{emitted.top}.core")

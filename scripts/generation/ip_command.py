@@ -8,6 +8,7 @@ from rich.table import Table
 
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import params_of, top_of
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.writer.circt import Language
 from openvrex.ip.package import PERIOD, Options, configuration, write
 from openvrex.ip.shell import TOPS
@@ -38,6 +39,10 @@ def command(
             help="With --no-memory-bodies memories are black boxes in a file of their own: put macros in their place."
         ),
     ] = True,
+    memory_ports: Annotated[
+        MemoryPorts,
+        typer.Option(help="Ports of memories: own, one module a kind, or firtool's, one module a shape, for macros."),
+    ] = MemoryPorts.OWN,
     language: Annotated[Language, typer.Option(help="Dialect of the unit's text.")] = Language.VERILOG2005,
     assertions: Annotated[
         bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
@@ -51,7 +56,7 @@ def command(
     unit = unit if unit in TOPS else f"{unit}_ip"  # `vrex ip motion_mask`, too
     check(unit in TOPS, "unit", unit.removesuffix("_ip"), f"must be one of {', '.join(TOPS)}")
     p = params_of(unit, console.unit_system(unit, preset, param))
-    how = Options(period, prefix, memory_bodies, language, assertions)
+    how = Options(period, prefix, memory_bodies, language, assertions, memory_ports)
     prefix = configuration(p) if prefix is None else prefix
     folder = console.own_folder(folder, Path("build/ip"), top_of(unit, prefix))
     files = write(unit, p, folder, how)

@@ -32,6 +32,7 @@ from openvrex.golden.program.isa import ADDR_BITS, Instruction, LoadTo, Opcode, 
 from openvrex.golden.program.regions import PAGE, Allow
 from openvrex.golden.retrieval.checkpoint import restore, save
 from openvrex.hdl.emit import Emitted, component_of, emit, params_of, top_of
+from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.header import VERSION
 from openvrex.hdl.params import CoreParams, MaskParams, flat, override, preset
 from openvrex.hdl.ports import ports as ports_of
@@ -349,7 +350,7 @@ def test_the_data_sheet_has_the_numbers_of_the_package(unit, tmp_path):
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_file_tells_where_it_is_from_and_needs_no_python(unit, tmp_path):
     """Licence, release and a command that makes the same bytes; and no name of this project's sources."""
-    how = Options(2.5, "own", memory_bodies=unit != "dre_ip", language=Language.SYSTEMVERILOG, checked=True)
+    how = Options(2.5, "own", unit != "dre_ip", Language.SYSTEMVERILOG, True, MemoryPorts.FIRTOOL)
     files = write(unit, params(unit), tmp_path / "a", how)
     commands = set()
     for file in files:
@@ -382,7 +383,7 @@ def test_black_boxes_lint_and_have_no_sim(tmp_path):
     assert "own_dre_ip_assertions.sv" in core
     assert "  sim:" not in core
     files = (tmp_path / "own_dre_ip_memories.v").read_text()
-    read = yosys(tmp_path, *(tmp_path / "synth.ys").read_text().splitlines()[3:4], "hierarchy -check")
+    read = yosys(tmp_path, *(tmp_path / "synth.ys").read_text().splitlines()[4:5], "hierarchy -check")
     assert read.returncode == 0, read.stdout[-2000:]
     assert "blackbox" in files
     assert run([*command, "sim", "openvrex:ip:own_dre_ip"], tmp_path).returncode
