@@ -231,7 +231,8 @@ class AnswerRun(PolicyRun):
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:
-        of = f"{result['layers']} of {result.get('all_layers', N_LAYERS)} layers, {result['frames']} frames of {' and '.join(result['clips'])}"
+        layers = f"{result['layers']} of {result.get('all_layers', N_LAYERS)} layers"
+        of = f"{layers}, {result['frames']} frames of {' and '.join(result['clips'])}"
         of += f", coded pages: {told(result['params'])}" if "params" in result else ""
         return f"{result['decoder']}, {of}: {result['question']}"
 
