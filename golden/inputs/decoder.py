@@ -141,7 +141,7 @@ class Decoder:
         fields, tensors = self._read()
         self.tokenizer = self._tokenizer(fields)
         self.epsilon = np.float32(self._constant(fields, "attention.layer_norm_rms_epsilon"))
-        self.end = self.tokenizer.ids[self.end_token]
+        self.end: int | None = self.tokenizer.ids[self.end_token]
         self.embeddings = self._weights(tensors, "token_embd.weight")
         self.norm = self._weights(tensors, "output_norm.weight")
         self.layers: list[dict[str, np.ndarray]] = []

@@ -42,7 +42,7 @@ def word(numbers: list[int]) -> int:
 
 
 def gptq(q: np.ndarray, z: np.ndarray, d: np.ndarray, group: int, v2: bool = False) -> dict[str, np.ndarray]:
-    """Tensors of q [inputs, outputs], z and d [groups, outputs]: words of q go along inputs, those of z along outputs."""
+    """Tensors of q [inputs, outputs], z and d [groups, outputs]: a word has q of 8 inputs, or z of 8 outputs."""
     inputs, outputs = q.shape
     rows = [[word([int(q[8 * r + i, n]) for i in range(8)]) for n in range(outputs)] for r in range(inputs // 8)]
     stored = z if v2 else z - 1
