@@ -244,7 +244,6 @@ class ModelFolder(ModelFile):
     def __init__(self, path: Path):
         super().__init__(path)
         self.config = config = self._json("config.json")
-        self.files_of = self._files()
         for name, allowed, default in (
             ("model_type", self.KINDS, None),
             ("hidden_act", ("silu",), "silu"),
@@ -275,6 +274,7 @@ class ModelFolder(ModelFile):
         )
         own = config.get("quantization_config")
         self.format = None if own is None else GroupFormat.of(own, f"{self.name}: quantization_config")
+        self.files_of = self._files()
         start = config.get("bos_token_id")
         self.tokenizer = folder_tokenizer(path, () if start is None else (start,))
 

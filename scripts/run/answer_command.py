@@ -133,6 +133,7 @@ class AnswerRun(PolicyRun):
     """A run of a whole decoder, or its first layers, over prompt, frames, question and answer."""
 
     title, file = "an answer on the RTL", "answer.json"
+    noted: Sequence[str] = ()
 
     def __init__(
         self,
@@ -174,6 +175,10 @@ class AnswerRun(PolicyRun):
             shape = watched.encoder.shape(self.asked[0].tokens, self.decoder.width)
             vision = EncoderHost(shape, self.core.core_format(), watched.encoder.folded(first))
         self.tokens = max(sum(map(len, parts)) for parts in self.parts) + self.generate
+        most = self.decoder.positions
+        check(
+            self.tokens <= most, "tokens of the stream", self.tokens, f"must be at most {most}, the model's positions"
+        )
         how: dict[str, Any] = {"pages": pages, "vision": vision, "streams": len(given)}
         self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, **how)
         self.stream = ModelStream(self.host, given, self.generate, PageWatch(self.host, pages) if pages else None)
