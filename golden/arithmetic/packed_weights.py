@@ -6,7 +6,7 @@ scale d, and by the matrix's `Rule` nothing else, a minimum m or a zero point z:
 =======  =================  =============================================================================
 rule     weight             files
 =======  =================  =============================================================================
-SCALE    d (q - 8)          Q4_0 of GGUF; GPTQ and AWQ without zero points
+SCALE    d (q - 8)          Q4_0 of GGUF; GPTQ and AWQ where all zero points are 8
 MINIMUM  d q + m            Q4_1 of GGUF
 ZERO     d (q - z)          GPTQ and AWQ with zero points, z from 0 to 31
 =======  =================  =============================================================================
