@@ -87,14 +87,17 @@ def tokenizer() -> dict:
         {"type": "Digits", "individual_digits": True},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
     ]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
+        "version": "1.0",
         "normalizer": None,
-        "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(SPECIAL)],
+        "added_tokens": [{"id": i, "content": token, "special": True} | plain for i, token in enumerate(SPECIAL)],
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": pieces},
         "model": {
             "type": "BPE",
-            "vocab": {token: i for i, token in enumerate(tokens) if token not in SPECIAL},
-            "merges": ["h e", ["l", "l"], "he ll", "\u0120 w"],
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": ["h e", "l l", "he ll", "\u0120 w"],
         },
     }
 
@@ -105,7 +108,7 @@ def folder(path: Path, method: str, group: int = 128, middle: bool = False, **ch
     width, ffn, size = (config[name] for name in ("hidden_size", "intermediate_size", "head_dim"))
     queries, entries = (config[name] * size for name in ("num_attention_heads", "num_key_value_heads"))
     own = tokenizer()
-    rows = len(own["model"]["vocab"]) + len(SPECIAL)
+    rows = len(own["model"]["vocab"])
     tensors = {name: rng.normal(size=(rows, width)) / 8 for name in ("model.embed_tokens.weight", "lm_head.weight")}
     tensors["model.norm.weight"], want = rng.uniform(0.5, 1.5, width), {}
     for i in range(config["num_hidden_layers"]):

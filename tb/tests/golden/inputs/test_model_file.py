@@ -1,6 +1,7 @@
 """A user's GGUF file: types of layers, embeddings and head; what becomes BF16 is told; what is refused. Tokenizers."""
 
 import json
+import sys
 from pathlib import Path
 
 import gguf
@@ -12,7 +13,7 @@ from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.packed_weights import FourBits, Packing, Rule
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.decoder import ByteTokenizer
-from openvrex.golden.inputs.model_file import FileDecoder, folder_tokenizer, open_model
+from openvrex.golden.inputs.model_file import FileDecoder, HubTokenizer, folder_tokenizer, open_model
 from tb.tests.golden.inputs.checkpoints import PIECES, SPECIAL, folder, tokenizer
 
 WIDTH, FFN, HEADS, KV_HEADS, SIZE = 256, 256, 8, 2, 32
@@ -198,6 +199,9 @@ def test_a_folder_s_tokenizer(tmp_path):
         "2",
     ]
     assert (read.decode(read.encode("hello wörld")), read.start) == ("hello wörld", (7,))
+    own["model"]["merges"] = [one.split() for one in own["model"]["merges"]]  # as newer files have them
+    file.write_text(json.dumps(own))
+    assert folder_tokenizer(tmp_path, ()).encode("hello w12") == read.encode("hello w12")
     own["model"] = "none"
     file.write_text(json.dumps(own))
     with pytest.raises(ParamError, match="tokenizer.json=.*: must be a tokenizer: download the folder again"):
@@ -205,6 +209,33 @@ def test_a_folder_s_tokenizer(tmp_path):
     file.unlink()
     with pytest.raises(ParamError, match="tokenizer.json=None: must be in the folder"):
         folder_tokenizer(tmp_path, ())
+
+
+SPLIT = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def test_another_tokenizer_needs_a_package(tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer() | {"pre_tokenizer": SPLIT}))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    line = "tokenizer.json='BPE': must split text as SmolLM2's, or have the package tokenizers: run 'make hf'"
+    with pytest.raises(ParamError, match=line):
+        folder_tokenizer(tmp_path, ())
+
+
+def test_tokens_are_those_of_the_package(tmp_path):
+    """What is read here is read alike; digits are pieces of their own only where the file says so."""
+    package = pytest.importorskip("tokenizers", reason="needs the extra hf: run 'make hf'")
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(tokenizer()))
+    own, other = folder_tokenizer(tmp_path, ()), HubTokenizer(package.Tokenizer.from_file(str(file)), ())
+    for text in ("<|im_start|>user\nhello world 12", "  he  ll'll hello\n\n x", "wörld é 漢字"):
+        assert own.encode(text) == other.encode(text)
+        assert own.decode(own.encode(text)) == other.decode(other.encode(text)) == text
+    assert own.tokens == other.tokens
+    file.write_text(json.dumps(tokenizer() | {"pre_tokenizer": SPLIT}))
+    read = folder_tokenizer(tmp_path, (3,))
+    assert isinstance(read, HubTokenizer)
+    assert (read.decode(read.encode("hello <|im_end|>")), read.start) == ("hello <|im_end|>", (3,))
 
 
 def test_texts_around_frames(tmp_path):

@@ -15,7 +15,6 @@ from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.random_layers import cut_as
 from openvrex.tb.library.runner import emit
 from openvrex.tb.library.small_models import params
-from tb.tests.by_day import by_day
 from tb.tests.golden.inputs.checkpoints import folder
 
 CORE = params("lxe.weights=true", "entry_bytes=64", "w_depth=64", "bus_bytes=8")
@@ -39,7 +38,7 @@ def written(host: ModelHost) -> dict[str, bytes]:
     return {r.name: r.data.tobytes() for r in host.memory.regions if not r.name.startswith(WEIGHTS)}
 
 
-@pytest.mark.parametrize("how", by_day(RUNS, "awq"))
+@pytest.mark.parametrize("how", RUNS)
 def test_a_checkpoint_equals_golden_and_its_bf16_copy(how, tmp_path, monkeypatch):
     """A prompt of two tokens and two generated ones. Groups of 128 that are ragged are held as groups of 32."""
     method, ffn, middle, packing = RUNS[how]
