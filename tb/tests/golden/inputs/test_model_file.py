@@ -12,9 +12,11 @@ from gguf import GGMLQuantizationType as Type
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.packed_weights import FourBits, Packing, Rule
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.inputs.decoder import ByteTokenizer
+from openvrex.golden.inputs import video
+from openvrex.golden.inputs.decoder import MODEL, ByteTokenizer, Decoder
 from openvrex.golden.inputs.model_file import FileDecoder, HubTokenizer, folder_tokenizer, open_model
 from tb.tests.golden.inputs.checkpoints import PIECES, SPECIAL, folder, tokenizer
+from tb.tests.golden.inputs.trace_samples import models
 
 WIDTH, FFN, HEADS, KV_HEADS, SIZE = 256, 256, 8, 2, 32
 TOKENS = [*SPECIAL, *map(chr, PIECES), "he", "ll", "hell"]
@@ -140,6 +142,26 @@ def test_a_layer_of_another_type_needs_a_core_with_bf16_weights(kind, tmp_path):
         decoder.held(True)
     assert str(e.value) == f"{line}take -p lxe.weights=false, for BF16 weights"
     assert FileDecoder(open_model(path), 1, 4).held(True)[1] == Packing(Rule.SCALE), "the first layer has only Q4_0"
+
+
+@models
+def test_smollm2_s_own_file():
+    """Read as a user's file it is the built-in decoder: constants, tokens, weights, as held in 4 bits."""
+    own, built_in = FileDecoder(open_model(video.package_file(*MODEL)), 2, 8), Decoder(2, 8)
+    for name in ("heads", "kv_heads", "head_size", "width", "n_layers", "positions", "epsilon", "frequencies", "end"):
+        assert getattr(own, name) == getattr(built_in, name), name
+    assert own.tokenizer.tokens == built_in.tokenizer.tokens
+    assert (own.embeddings == built_in.embeddings).all()
+    (held, packing), (want, same) = own.held(True), built_in.held(True)
+    assert packing == same == Packing(Rule.MINIMUM)
+    for i in range(2):
+        for name in ("qkv", "attn_output", "gate_up", "ffn_down"):
+            assert (held[i][name].q == want[i][name].q).all()
+            assert (held[i][name].scales == want[i][name].scales).all()
+        for name in ("attn_norm", "ffn_norm"):
+            assert (held[i][name] == want[i][name]).all()
+    [note] = own.notes(packing)
+    assert "token_embd.weight: Q8_0 is expanded to BF16: 30,081,024 bytes in the file are 56,623,104 bytes" in note
 
 
 BAD = {
