@@ -6,7 +6,7 @@ scale d, and by the matrix's `Rule` nothing else, a minimum m or a zero point z:
 =======  =================  =============================================================================
 rule     weight             files
 =======  =================  =============================================================================
-SCALE    d (q - 8)          Q4_0 of GGUF; GPTQ and AWQ without zero points
+SCALE    d (q - 8)          Q4_0 of GGUF; GPTQ and AWQ where all zero points are 8
 MINIMUM  d q + m            Q4_1 of GGUF
 ZERO     d (q - z)          GPTQ and AWQ with zero points, z from 0 to 31
 =======  =================  =============================================================================
@@ -29,6 +29,7 @@ an array may be cut short behind any word of q. With groups of 32, 64 lanes and 
 Source: formats of GGML (Q4_0, Q4_1), GPTQ and AWQ; their order in memory is this project's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -174,12 +175,42 @@ class FourBits:
         scales = self.scales.repeat(many, axis=0)[: -(-len(self.q) // GROUPS[0])]
         return FourBits(self.q, scales, Packing(self.packing.rule))
 
+    def by_rule(self, rule: Rule) -> "FourBits":
+        """The same matrix, of rule SCALE, with minima of -8 d or zero points of 8.
+
+        Raises `ParamError` for a minimum that is no FP16 number, and for a matrix of another rule.
+        """
+        own = self.packing.rule
+        if own == rule:
+            return self
+        check(own == Rule.SCALE, "rule", own.name, f"must be SCALE to become {rule.name}")
+        if rule == Rule.ZERO:
+            other = np.full_like(self.scales, 8)
+        else:
+            with np.errstate(over="ignore"):  # `FourBits` refuses what is infinite
+                other = (np.float16(-8) * self.scales.view(np.float16)).view(np.uint16)
+        return FourBits(self.q, np.concatenate([self.scales, other], axis=-1), Packing(rule, self.packing.group))
+
     @classmethod
     def beside(cls, *some: "FourBits") -> "FourBits":
         """Matrices of the same inputs side by side. Raises `ParamError` for others, and for several packings."""
         kinds = sorted({(x.packing.rule.name, x.packing.group, len(x.q)) for x in some})
         check(len(kinds) == 1, "matrices", kinds, "must have the same rule, groups and inputs: they lie side by side")
         return cls(np.hstack([x.q for x in some]), np.hstack([x.scales for x in some]), some[0].packing)
+
+
+def alike(some: Sequence[FourBits], lengths: Sequence[int]) -> list[FourBits]:
+    """The same matrices with one packing for all, as a core's programs need it.
+
+    Matrices of rule SCALE become those of the other rule, where there is one. Groups of 128 become groups of 32 where
+    some are, or where one of `lengths` of inputs is not whole groups: a matrix's inputs, or a segment that is loaded
+    alone.
+    """
+    [*others] = {x.packing.rule for x in some} - {Rule.SCALE}
+    check(len(others) < 2, "rules", sorted(r.name for r in others), "must be one, and SCALE")
+    rule, small = others[0] if others else Rule.SCALE, {x.packing.group for x in some} != {GROUPS[1]}
+    small |= any(n % GROUPS[1] for n in lengths)
+    return [(x.of_32() if small else x).by_rule(rule) for x in some]
 
 
 Matrix = np.ndarray | FourBits  # [inputs, outputs]

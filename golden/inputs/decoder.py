@@ -16,6 +16,7 @@ import numpy as np
 from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
+from openvrex.golden.inputs.trace import PROMPT, TURN
 from openvrex.golden.inputs.trace_model import frequencies
 from openvrex.golden.inputs.video import package_file
 from openvrex.golden.inputs.vision import softmax
@@ -55,8 +56,8 @@ class ByteTokenizer(Tokenizer):
     PIECE = re.compile(r"\d|'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?(?:[^\s\w]|_)+|\s+(?=\d)|\s+(?!\S)|\s+")
     CONTROL = re.compile(r"(<\|[a-z_]+\|>)")
 
-    def __init__(self, tokens: list[str], merges: list[str]):
-        super().__init__(tokens)
+    def __init__(self, tokens: list[str], merges: list[str], start: tuple[int, ...] = ()):
+        super().__init__(tokens, start)
         self.ranks = {tuple(merge.split(" ")): i for i, merge in enumerate(merges)}
         # GPT-2 writes each byte as a printable character; bytes without one use characters above 255.
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -96,7 +97,7 @@ class ByteTokenizer(Tokenizer):
         return out.decode(errors="replace")
 
 
-class _Reader(gguf.GGUFReader):
+class Reader(gguf.GGUFReader):
     """Reads the fields of a file in a quarter of the time: a plain array is sliced faster than a memory map."""
 
     @property  # type: ignore[override]  # the same values, in an array of the base class
@@ -127,7 +128,8 @@ class Decoder:
     `papers.recall.gemma3` derives another model from it.
     """
 
-    name = "smollm2"
+    name, title = "smollm2", "SmolLM2-135M-Instruct"
+    head: np.ndarray | None = None  # of a model whose language head is not its embeddings, [vocabulary, width]
     heads, kv_heads, head_size, width = 9, 3, 64, 576
     n_layers = N_LAYERS  # of the whole model
     positions = 8192  # that the model was trained on
@@ -139,7 +141,7 @@ class Decoder:
         fields, tensors = self._read()
         self.tokenizer = self._tokenizer(fields)
         self.epsilon = np.float32(self._constant(fields, "attention.layer_norm_rms_epsilon"))
-        self.end = self.tokenizer.ids[self.end_token]
+        self.end: int | None = self.tokenizer.ids[self.end_token]
         self.embeddings = self._weights(tensors, "token_embd.weight")
         self.norm = self._weights(tensors, "output_norm.weight")
         self.layers: list[dict[str, np.ndarray]] = []
@@ -153,6 +155,10 @@ class Decoder:
             self.layers.append(layer)
         self.rotary_base = self._constant(fields, "rope.freq_base")
         self.frequencies = frequencies(self.rotary_base, self.head_size)
+        self._begin(depth, n_tokens)
+
+    def _begin(self, depth: int, n_tokens: int) -> None:
+        """Make rotary tables and an empty cache."""
         self.cos, self.sin = rotary_table(self.frequencies, n_tokens)
         self.k = np.zeros((depth, self.kv_heads, n_tokens, self.head_size), np.float32)
         self.v = np.zeros_like(self.k)
@@ -162,7 +168,7 @@ class Decoder:
     @classmethod
     def _read(cls) -> tuple[dict[str, Any], dict[str, Any]]:
         """Metadata and tensors of the model's GGUF file, by name."""
-        reader = _Reader(str(package_file(*cls.file)))
+        reader = Reader(str(package_file(*cls.file)))
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {t.name: t for t in reader.tensors}
 
@@ -187,7 +193,7 @@ class Decoder:
             for name in (k for k in tensors if k.startswith(f"blk.{i}.") and "norm" not in k):
                 w[name.split(".")[2]] = four_bits(tensors[name], f"{Path(self.file[1]).name}: {name}")
             q, k = (
-                x.outputs(self._turned(x.shape[1], n))
+                x.outputs(self.turned(x.shape[1], n))
                 for x, n in ((w.pop("attn_q"), self.heads), (w.pop("attn_k"), self.kv_heads))
             )
             w["qkv"] = FourBits.beside(q, k, w.pop("attn_v"))
@@ -196,7 +202,7 @@ class Decoder:
         return out
 
     @classmethod
-    def _turned(cls, rows: int, heads: int) -> np.ndarray:
+    def turned(cls, rows: int, heads: int) -> np.ndarray:
         """Numbers of the rows of Q or K, as GGUF has them, in the order of the original model."""
         return cls._unpermute(np.arange(rows)[:, None], heads)[:, 0]
 
@@ -296,7 +302,7 @@ class Decoder:
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """Next-token logits [n, 49152] of hidden states [n, 576]; needs all 30 layers."""
-        return self._rms(hidden, self.norm) @ self.embeddings.T
+        return self._rms(hidden, self.norm) @ (self.embeddings if self.head is None else self.head).T
 
     def inputs(self, ids: list[int]) -> np.ndarray:
         """Inputs of the first layer [n, 576] for tokens."""
@@ -305,6 +311,10 @@ class Decoder:
     def embed(self, text: str) -> np.ndarray:
         """Inputs of the first layer [n, 576] for a text's tokens."""
         return self.inputs(self.tokenizer.encode(text))
+
+    def around(self, prompt: str, question: str) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs of the first layer for the texts before and behind frames, as a turn of a chat."""
+        return self.embed(PROMPT + prompt), self.embed("\n" + question + TURN)
 
 
 def four_bits(tensor: Any, name: str) -> FourBits:

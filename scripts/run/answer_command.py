@@ -1,7 +1,7 @@
 """`vrex answer`: a whole decoder watches a video and answers a question, on golden and on the RTL of a core."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video as video_in
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.model_file import Constants, FileDecoder, ModelFile, open_model
 from openvrex.golden.program.encoder_host import EncoderHost
 from openvrex.golden.program.model_host import ModelHost, Part, Picture
 from openvrex.golden.program.share_plan import JOINT
@@ -54,15 +55,22 @@ def command(
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
     policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
     encoder: Encoder = "core",
-    layers: Annotated[int, typer.Option(min=1, max=N_LAYERS, help="Decoder layers; fewer make no sense of text.")] = (
-        N_LAYERS
-    ),
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your decoder: a Hugging Face folder, also GPTQ or AWQ, or a GGUF file.", show_default="SmolLM2"
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Decoder layers; fewer make no sense of text.", show_default="all"),
+    ] = None,
     *,
     how: Answering,
 ) -> None:
     """Answer a question about a video, on a core's RTL.
 
-    The core computes the whole stream: DINOv2 and a projector on the pixels of each frame, then SmolLM2 on prompt,
+    The core computes the whole stream: DINOv2 and a projector on the pixels of each frame, then the decoder on prompt,
     frames, question and answer, up to token numbers. Golden runs the same programs; the command compares every store
     and all memory. Run it again to resume.
 
@@ -72,8 +80,10 @@ def command(
     check_encoder(encoder)
     check(policy in ("resv", "pages"), "policy", policy, "must be resv or pages: they retrieve in a whole decoder")
     asked = [VideoQuestion(video, frames, tokens, fps, prompt, question, gop) for video in videos or ["world"]]
+    own = Model(None if model is None else open_model(model))
+    depth, many = own.depth(layers), len(asked)
     pages, (changes, sizes) = None, split(policy, how.param or ())
-    sizes = [f"n_ctx={len(asked) * layers * Decoder.kv_heads}"] * (len(asked) > 1) + sizes
+    sizes = own.sizes(many, depth) + sizes
     seen = SEEN if encoder == ENCODERS[0] and frames else ()
     if policy == "pages":
         p = core([*PAGES, *seen, *sizes])
@@ -81,13 +91,49 @@ def command(
         pages = page_params(p, changes)
     else:
         p = core([*seen, *sizes])
-    run(AnswerRun(asked, p, layers, generate, pages, bool(seen)), {"param": how.param or []}, how)
+    run(AnswerRun(asked, p, depth, generate, pages, bool(seen), own), {"param": how.param or []}, how)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The decoder that answers: that of the user's file or folder, else SmolLM2."""
+
+    file: ModelFile | None = None
+
+    @property
+    def of(self) -> type[Decoder] | Constants:
+        """Its sizes."""
+        return self.file.constants if self.file else Decoder
+
+    @property
+    def layers(self) -> int:
+        return self.file.constants.layers if self.file else N_LAYERS
+
+    def depth(self, layers: int | None) -> int:
+        """How many layers run, of so many that were asked for. Raises `ParamError` for more than there are."""
+        known = layers is None or layers <= self.layers
+        check(known, "--layers", layers, f"must be at most {self.layers}, those of the decoder")
+        return layers or self.layers
+
+    def sizes(self, streams: int, depth: int) -> list[str]:
+        """Assignments to a core's parameters that the decoder needs."""
+        out = [f"n_ctx={streams * depth * self.of.kv_heads}"] * (streams > 1 or bool(self.file))
+        return out + ([f"entry_bytes={4 * self.of.head_size}"] if self.file else [])
+
+    def read(self, depth: int, tokens: int) -> Decoder:
+        """The decoder with its first layers, and a cache of so many tokens."""
+        return FileDecoder(self.file, depth, tokens) if self.file else Decoder(depth, tokens)
+
+    def notes(self, decoder: Decoder, packed: bool) -> list[str]:
+        """What the core holds otherwise than the user's file. Raises `ParamError` for weights that it does not take."""
+        return decoder.notes(decoder.held(packed)[1]) if isinstance(decoder, FileDecoder) else []
 
 
 class AnswerRun(PolicyRun):
     """A run of a whole decoder, or its first layers, over prompt, frames, question and answer."""
 
     title, file = "an answer on the RTL", "answer.json"
+    noted: Sequence[str] = ()
 
     def __init__(
         self,
@@ -97,7 +143,9 @@ class AnswerRun(PolicyRun):
         generate: int,
         pages: PageParams | None = None,
         seen: bool = False,
+        model: Model = Model(),
     ):
+        self.model = model
         self.page_params, self.seen = pages, seen
         self.asked, self.core, self.layers, self.generate = asked, p, layers, generate
         self.pictures = [one.pictures() for one in asked]  # a bad input fails here, before the models are loaded
@@ -106,11 +154,14 @@ class AnswerRun(PolicyRun):
         own = {name: value for name, value in asdict(asked[0]).items() if name != "clip"}
         self.key = {"clips": [one.clip for one in asked]} | own
         self.key |= {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen]}
+        if model.file:
+            self.key |= {"model": model.file.digests()}
         if pages:
             self.key |= {"policy": "pages", "params": asdict(pages)}
 
     def start(self, folder: Path, bar: Bar) -> ModelStream:
-        self.decoder = Decoder(self.layers, 1)
+        self.decoder = self.model.read(self.layers, 1)
+        self.noted = self.model.notes(self.decoder, self.core.lxe.weights)
         seen, pages, vision = bar.add_task("vision encoder", total=sum(map(len, self.pictures))), self.page_params, None
         self.parts, given, first = list[list[np.ndarray]](), list[list[Part]](), None
         for one, pictures in zip(self.asked, self.pictures, strict=True):
@@ -124,6 +175,10 @@ class AnswerRun(PolicyRun):
             shape = watched.encoder.shape(self.asked[0].tokens, self.decoder.width)
             vision = EncoderHost(shape, self.core.core_format(), watched.encoder.folded(first))
         self.tokens = max(sum(map(len, parts)) for parts in self.parts) + self.generate
+        most = self.decoder.positions
+        check(
+            self.tokens <= most, "tokens of the stream", self.tokens, f"must be at most {most}, the model's positions"
+        )
         how: dict[str, Any] = {"pages": pages, "vision": vision, "streams": len(given)}
         self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, **how)
         self.stream = ModelStream(self.host, given, self.generate, PageWatch(self.host, pages) if pages else None)
@@ -139,7 +194,7 @@ class AnswerRun(PolicyRun):
         probabilities = [(n, x) for one in records for n, _, x in one.get("said", ())]
         for n, parts in enumerate(self.parts):
             full: list[np.ndarray] = []
-            plain = list(answer(Decoder(self.layers, self.tokens), parts, self.generate, full))
+            plain = list(answer(self.model.read(self.layers, self.tokens), parts, self.generate, full))
             answers.append(
                 {
                     "clip": self.asked[n].clip,
@@ -154,7 +209,8 @@ class AnswerRun(PolicyRun):
         busy = {one["number"]: engine.samples(one["number"])[-1, 1:].tolist() for one in records}
         names, bus = [u.name for u in self.units], self.core.lxe.bus_bytes
         return self.key | {
-            "decoder": "SmolLM2-135M-Instruct",
+            "decoder": self.decoder.title,
+            "all_layers": self.model.layers,
             "answers": answers,
             "passes": passes(records, busy, names, errors, bus),
             "phases": phases(records),
@@ -174,12 +230,14 @@ class AnswerRun(PolicyRun):
         finer = [*self.host.system.plans[0][0].finer, *self.host.head.finer]
         what = "slices of K are shorter than for one video"
         mend = "numbers may be rounded otherwise than alone: raise -p dpe.x_depth, or take fewer videos"
-        out = [f"{', '.join(finer)}: {what}, so {mend}"] * bool(finer)
+        out = list(self.noted)
+        out += [f"{', '.join(finer)}: {what}, so {mend}"] * bool(finer)
         return out + [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:
-        of = f"{result['layers']} of {N_LAYERS} layers, {result['frames']} frames of {' and '.join(result['clips'])}"
+        layers = f"{result['layers']} of {result.get('all_layers', N_LAYERS)} layers"
+        of = f"{layers}, {result['frames']} frames of {' and '.join(result['clips'])}"
         of += f", coded pages: {told(result['params'])}" if "params" in result else ""
         return f"{result['decoder']}, {of}: {result['question']}"
 

@@ -93,7 +93,7 @@ def decoder_host(
     if pages:
         matrices = matrices_of(pages, len(layers), decoder.kv_heads, h, decoder.name)
     turns = np.array(decoder.frequencies)
-    weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns)
+    weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns, decoder.head)
     shape = layer_shape(p, total, tokens, decoder)
     ffn = decoder.layers[0]["ffn_down"].shape[0]
     shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)

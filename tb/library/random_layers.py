@@ -1,9 +1,13 @@
 """Random decoder layers for tests: weights of a given shape, and the angles of rotary positions."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
-from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.layer_memory import LayerShape, Tiling
+from openvrex.golden.program.share_plan import SharePlan
 
 
 def weights(shape: LayerShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -55,3 +59,20 @@ def quantised(layer: dict[str, np.ndarray], packing: Packing) -> tuple[dict[str,
     """A layer with 4-bit weights, and the same with the BF16 numbers that they stand for."""
     own = {name: four_bits(x, packing) for name, x in layer.items() if x.ndim == 2}
     return layer | own, layer | {name: x.bf16.astype(np.float32) for name, x in own.items()}
+
+
+def cut_as(packing: Packing | None) -> Callable[[SharePlan, str], Tiling]:
+    """In place of `SharePlan._cut_share`: products are cut as if their weights had this packing.
+
+    The cut decides how sums are rounded, so layers of other weights then give the same numbers.
+    """
+    cut_share = SharePlan._cut_share
+
+    def cut(plan: SharePlan, name: str) -> Tiling:
+        kept = plan.shape, plan.whole
+        plan.shape, plan.whole = (replace(shape, packing=packing) for shape in kept)
+        out = cut_share(plan, name)
+        plan.shape, plan.whole = kept
+        return out
+
+    return cut

@@ -11,7 +11,6 @@ import numpy as np
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video, vision
 from openvrex.golden.inputs.decoder import Decoder
-from openvrex.golden.inputs.trace import PROMPT, TURN
 
 FIT = 32  # frames on which the projector is fitted
 
@@ -74,8 +73,8 @@ class VideoQuestion:
         if seen:
             projector = projector or vision.Projector.fit(np.concatenate(seen[:FIT]), decoder.embeddings)
             shown = [projector(x).astype(np.float32) for x in seen]
-        end = "\n" + self.question + TURN
-        return Watched(encoder, projector, [decoder.embed(PROMPT + self.prompt), *shown, decoder.embed(end)])
+        before, behind = decoder.around(self.prompt, self.question)
+        return Watched(encoder, projector, [before, *shown, behind])
 
 
 class Watched(NamedTuple):

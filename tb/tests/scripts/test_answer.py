@@ -19,6 +19,7 @@ from openvrex.scripts.run import answer_command, run_options
 from openvrex.tb.library import small_encoder, small_models, stage_log
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, Watched, answer, likeliest
+from tb.tests.golden.inputs.checkpoints import folder
 from tb.tests.golden.inputs.trace_samples import models
 
 SIZES = [4, 2, 2]  # tokens of prompt, frame and question
@@ -275,6 +276,25 @@ def test_the_real_decoder(layers, frames, generate, more, tmp_path):
     assert all(one["cycles"] == one["predicted"] for one in result["passes"])
     if layers == N_LAYERS:
         assert all(result["events"].values()), result["events"]
+
+
+@models
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_a_checkpoint_of_the_user(method, tmp_path):
+    """A folder with 4-bit weights, whose ragged groups are told, on the 16 lanes of the command."""
+    folder(tmp_path / "mine", method, 128 if method == "gptq" else 32, intermediate_size=160, num_key_value_heads=2)
+    words = ("--model", tmp_path / "mine", "--frames", 0, "--policy", "resv", "--generate", 2)
+    got = vrex(*words, "-p", "lxe.weights=true", "-o", tmp_path / "run", "--json")
+    assert got.exit_code == 0, got.output
+    result = json.loads(got.stdout)
+    assert (result["decoder"], result["layers"], result["all_layers"]) == ("mine", 1, 1)
+    assert not result["differences"]
+    told = "mine: ZERO in groups of 128 become ZERO in groups of 32: 40 bytes for 64 weights"
+    assert (told in got.stderr) == (method == "gptq")
+    again = vrex(*words, "-p", "lxe.weights=false", "-o", tmp_path / "whole", "--json")
+    whole = json.loads(again.stdout)
+    assert sum(one["loaded"] for one in result["passes"]) < sum(one["loaded"] for one in whole["passes"])
 
 
 def test_shorter_slices_of_a_batch_are_told():

@@ -17,6 +17,7 @@ from openvrex.hdl.params import PRESETS
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.main import app
 from openvrex.tb.library import runner
+from tb.tests.golden.inputs.checkpoints import CONFIG, QUANTIZATION
 
 # What is typed in a folder that has `file`, `folder/`, a trace, and files of other kinds -> what the line says.
 TYPED = {
@@ -235,7 +236,12 @@ TYPED = {
     "answer --tokens 7": "tokens=7: must be",
     "answer --fps 0": "fps=0.0: must be above 0",
     "answer --generate 0": "--generate=0: must be at least 1",
-    "answer --layers 31": "--layers=31: must be",
+    "answer --layers 31": "--layers=31: must be at most 30",
+    "answer --layers 0": "--layers=0: must be at least 1",
+    "answer --model nowhere": "--model='nowhere': no such file or folder",
+    "answer --model file": "model='file': must be a GGUF file",
+    "answer --model folder": "folder: config.json=None: must be in the folder",
+    "answer --model model": "model: quantization_config: group_size=64: must be 32 or 128, the groups",
     "answer --workers 0": "--workers=0: must be at least 1",
     "answer --to 3": "--from=None: must be given with --to and --waves",
     "answer -p n_q=3": "parameter='n_q': unknown",
@@ -313,6 +319,7 @@ TYPED = {
     "papers prune world --vectors folder": "must be a file, and is a folder",
     "papers stream": "Missing argument 'VIDEO...'",
 }
+GROUPS_OF_64 = CONFIG | {"quantization_config": QUANTIZATION["gptq"] | {"group_size": 64}}
 OUTPUTS = (
     "generate hcu",
     "ip dre_ip",
@@ -348,6 +355,8 @@ def place(tmp_path, monkeypatch):
     """A folder to type in. `locked/` is for nobody to write into, root included."""
     for name in ("folder", "locked"):
         (tmp_path / name).mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(GROUPS_OF_64))
     for name, text in {"file": "text\n", "folder/wrong": "text\n", "wrong.json": "{}", "program": "end\n"}.items():
         (tmp_path / name).write_text(text)
     for name in ("pipe", "pipe.toml"):

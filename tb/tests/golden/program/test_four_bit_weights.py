@@ -13,12 +13,12 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Queue, Status, StoreTo, vector
 from openvrex.golden.program.layer_compiler import GEMMS, LayerPlan
-from openvrex.golden.program.layer_memory import LayerShape, Tiling
+from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Lxe, LxeError, Memory, Region, simulate
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.system_host import SystemHost
 from openvrex.hdl.params import CoreParams, override, preset
-from openvrex.tb.library.random_layers import quantised, turns, weights
+from openvrex.tb.library.random_layers import cut_as, quantised, turns, weights
 from tb.tests.by_day import by_day
 
 SHAPE = LayerShape(width=128, heads=16, kv_heads=2, head_size=16, ffn=128, tokens=3, recent=8, entries=24)
@@ -69,16 +69,7 @@ def test_every_number_is_that_of_the_same_layers_in_bf16(how, monkeypatch):
     packing, cores = RUNS[how]
     four, whole = layers(packing)
     own = host(cores, four, packing)
-    cut_share = SharePlan._cut_share
-
-    def cut_alike(plan: SharePlan, name: str) -> Tiling:
-        kept = plan.shape, plan.whole
-        plan.shape, plan.whole = (replace(shape, packing=packing) for shape in kept)
-        out = cut_share(plan, name)
-        plan.shape, plan.whole = kept
-        return out
-
-    monkeypatch.setattr(SharePlan, "_cut_share", cut_alike)
+    monkeypatch.setattr(SharePlan, "_cut_share", cut_as(packing))
     plain = host(cores, whole, None)
     assert [p.cuts for p in plain.plans[0]] == [p.cuts for p in own.plans[0]]
     for got, want in zip(played(own), played(plain), strict=True):
