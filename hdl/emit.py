@@ -183,6 +183,8 @@ def emit(
         "sha256": hashlib.sha256(verilog.encode()).hexdigest(),
     }
     left_out = f"{above(command)}// Memories of {top}.\n{ONE_FILE}{boxes}" if boxes and not memory_bodies else ""
+    if left_out:
+        manifest["memories_sha256"] = hashlib.sha256(left_out.encode()).hexdigest()
     checks = assertions(writer, top, tuple(unit_class(name) for name in ALL)) if checked else ""
     checks = above(f"{command} --assertions") + checks if checked else ""
     return Emitted(verilog, top, manifest, left_out, checks)

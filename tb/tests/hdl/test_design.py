@@ -240,6 +240,13 @@ def test_commands_of_a_design_take_its_reading():
     assert seen >= 15
 
 
+@pytest.mark.parametrize("unit", ["hcu", "kvmu", "retriever"])
+def test_a_folder_that_was_not_edited_is_written_again(unit, tmp_path):
+    """Memories of their own file, too."""
+    words = ("generate", unit, "--preset", "tiny", "--no-memory-bodies", "-o", tmp_path)
+    assert [vrex(*words).exit_code for _ in range(2)] == [0, 0]
+
+
 def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
     """Of every command that writes a file or a folder of sources that a user names: one line, and nothing is lost."""
     design, source, hcu = tmp_path / "my.toml", tmp_path / "program.s", tmp_path / "hcu"
