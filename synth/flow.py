@@ -219,8 +219,7 @@ def netlists(
     _check(top, (*leaves, *outside), unread, effort, target, gated)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
-    with _loading:
-        library = _library(content, tuple(paths), build.absolute(), dont_use)
+    library = loaded(liberty, dont_use, build)
     texts = {n: t for n, t in _split(text, top, (*leaves, *outside)).items() if n not in outside}
     with ThreadPoolExecutor(len(texts)) as pool:
         options = (library, content + repr(dont_use), macro_bits, effort, target)
@@ -231,6 +230,13 @@ def netlists(
             jobs[n] = pool.submit(mapping.mapped, t, n, others, *options, left, gated, build)
         done = {n: job.result() for n, job in jobs.items()}
     return done, library
+
+
+def loaded(liberty: list[Path] | None, dont_use: tuple[str, ...] = (), build: Path = BUILD) -> Library:
+    """The library that `netlists` uses. Raises `SynthError` as `liberty.load` does."""
+    paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
+    with _loading:
+        return _library(digest(paths), tuple(paths), build.absolute(), dont_use)
 
 
 def _check(

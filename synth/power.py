@@ -184,8 +184,9 @@ class Power:
             "mhz": self.mhz,
             "pj_per_cycle": parts | {"all": self.cycle_pj},
             **self.milliwatts(),
+            "idle_mw": self.idle_mw,
             "modules": [vars(m) | {"accesses": {k.name: v for k, v in m.accesses.items()}} for m in self.modules],
-            "parts": {name: p.milliwatts() for name, p in self.parts().items()},
+            "parts": {name: p.milliwatts() | {"idle_mw": p.idle_mw} for name, p in self.parts().items()},
         }
 
 
