@@ -6,11 +6,13 @@ Energies are in fJ, leakage is in nW.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
 from openvrex.synth import nldm
-from openvrex.synth.liberty import Library, SynthError, evaluate
+from openvrex.synth.liberty import ClockGate, Library, SynthError, clock_gate, evaluate
 from openvrex.synth.liberty_text import Group, number
 from openvrex.synth.nldm import Table
 
@@ -74,7 +76,8 @@ class Gate:
     loads : capacitance of every input pin, clock included (fF), by pin
     state : two names of a register's state, true and inverted
     next_state : function of a register's inputs and state, None for a gate
-    clock : clock pin of a register
+    clock : clock pin of a register or a clock gate
+    gate : pins of a clock gate, whose `outputs` are empty; None for another cell
     leakage : nW, None if the library states none
     internal : energies of edges, empty if the library states none
     """
@@ -86,11 +89,16 @@ class Gate:
     state: tuple[str, str] = ("", "")
     next_state: Function | None = None
     clock: str = ""
+    gate: ClockGate | None = None
     leakage: float | None = None
     internal: list[Internal] = field(default_factory=list)
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def open(self, env: Env) -> np.ndarray:
+        """Whether a clock gate passes the clock edge behind a cycle with the inputs in `env`."""
+        return reduce(or_, (env[pin] for pin in self.inputs))
 
     def states(self, source: np.ndarray) -> Env:
         """State of a register whose counterpart in the source holds `source`."""
@@ -138,6 +146,8 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
     """The cell `name`; `where` names it in errors, `ps`, `ff` and `nw` are the file's units."""
     gate = Gate(name)
     grounds = {g.args[0] for g in cell.of("pg_pin") if "ground" in g.attributes.get("pg_type", "") and g.args}
+    gate.gate = clock_gate(cell)
+    gate.clock = gate.gate.clock if gate.gate else ""
     for ff_ in cell.of("ff", "ff_bank"):
         gate.state, gate.clock = (ff_.args[0], ff_.args[1]), ff_.attributes["clocked_on"].strip("() ")
         gate.next_state = _function(where, ff_.attributes["next_state"])

@@ -19,6 +19,7 @@ from openvrex.synth.timing import Timing
 
 BUILD = Path("build/synth")  # folder of caches, below the current folder
 MACRO_BITS = 512  # smaller memories become flip-flops, as memory compilers do not make them
+GATED = 4  # fewest flip-flops that get a clock gate; with fewer a gate costs the area that their multiplexers save
 stop = mapping.stop
 
 _loading = threading.Lock()  # keeps two threads from reading the same library of 50 MB
@@ -74,8 +75,8 @@ class Area:
     effort, library : as asked for, and names of the library files
     microns : areas are in µm² (a library was given), else in gate equivalents (the embedded library)
     unit_cell, unit_area : the library's smallest two-input NAND, which is one gate equivalent, and its area
-    comb_area, reg_area : area of combinational cells, and of flip-flops and latches, in the library's unit
-    registers : number of flip-flops and latches
+    comb_area, reg_area : area of combinational cells, and of flip-flops, latches and clock gates, in the library's unit
+    registers, clock_gates : number of flip-flops and latches, and of clock gates
     cells : number of cells, by type
     memories : memories left out of the logic
     leaves : area of each leaf; the remaining logic is around them
@@ -93,6 +94,7 @@ class Area:
     comb_area: float
     reg_area: float
     registers: int
+    clock_gates: int
     cells: dict[str, int]
     memories: tuple[MemoryMacro, ...]
     leaves: tuple[Leaf, ...]
@@ -108,7 +110,7 @@ class Area:
 
     @property
     def reg_ge(self) -> float:
-        """Gate equivalents of flip-flops and latches."""
+        """Gate equivalents of flip-flops, latches and clock gates."""
         return self.reg_area / self.unit_area
 
     @property
@@ -152,6 +154,7 @@ def synthesise(
     target: float | None = None,
     unread: tuple[str, ...] = ("perf",),
     outside: tuple[str, ...] = (),
+    gated: int = GATED,
 ) -> Area:
     """Maps module `top` to gates and returns its area and timing.
 
@@ -168,6 +171,8 @@ def synthesise(
     unread : outputs of top, and of leaves as "leaf.output", that stay open, so that logic which only they read
         disappears. The default is the performance counters, which serve verification
     outside : modules below top that are left out because they are measured elsewhere; the design then has no timing
+    gated : flip-flops that share an enable get a clock gate if they are this many or more; 0 gates nothing. A library
+        without a clock gate of `liberty.CLOCK_GATES` gates nothing either
 
     Several threads and processes may call this at once. Each run is a process of its own, and this process runs at most
     `mapping.RUNS` at a time.
@@ -175,19 +180,21 @@ def synthesise(
     `liberty.load`. A design that cannot be timed has its area and the reason.
     """
     text = _source(verilog)
-    _check(top, (*leaves, *outside), unread, effort, target)
+    _check(top, (*leaves, *outside), unread, effort, target, gated)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
     sources = tuple(Path(str(m.__file__)).read_text() for m in (nldm, source_names, timing))
     names = tuple(p.name for p in paths) if liberty else ("openvrex",)
     # Names and units of the library are in what is kept, so other names ask for the figures again, not for the mapping.
-    asked = (names, bool(liberty), macro_bits, dont_use, leaves, effort, target, unread, *outside)
+    asked = (names, bool(liberty), macro_bits, dont_use, leaves, effort, target, unread, gated, *outside)
     decides = (text, top, content, asked, mapping.recipe(effort, target), sources)
     kept = build / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json"
     found = _recall(kept)
     if found is not None:
         return found
-    done, library = netlists(text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread, outside)
+    done, library = netlists(
+        text, top, liberty, macro_bits, dont_use, build, leaves, effort, target, unread, outside, gated
+    )
     area = _total(top, effort, done, library, names, bool(liberty), outside)
     write_atomically(kept, json.dumps(asdict(area), indent=1).encode())
     return area
@@ -205,14 +212,14 @@ def netlists(
     target: float | None = None,
     unread: tuple[str, ...] = ("perf",),
     outside: tuple[str, ...] = (),
+    gated: int = GATED,
 ) -> tuple[dict[str, dict], Library]:
     """The reports of `synth.worker` on top and each leaf, and the library. Arguments and errors as in `synthesise`."""
     text = _source(verilog)
-    _check(top, (*leaves, *outside), unread, effort, target)
+    _check(top, (*leaves, *outside), unread, effort, target, gated)
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
     content = digest(paths)
-    with _loading:
-        library = _library(content, tuple(paths), build.absolute(), dont_use)
+    library = loaded(liberty, dont_use, build)
     texts = {n: t for n, t in _split(text, top, (*leaves, *outside)).items() if n not in outside}
     with ThreadPoolExecutor(len(texts)) as pool:
         options = (library, content + repr(dont_use), macro_bits, effort, target)
@@ -220,12 +227,21 @@ def netlists(
         for n, t in texts.items():
             others = tuple(x for x in (*leaves, *outside) if x != n)
             left = tuple(name for where, _, name in (o.rpartition(".") for o in unread) if (where or top) == n)
-            jobs[n] = pool.submit(mapping.mapped, t, n, others, *options, left, build)
+            jobs[n] = pool.submit(mapping.mapped, t, n, others, *options, left, gated, build)
         done = {n: job.result() for n, job in jobs.items()}
     return done, library
 
 
-def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: str, target: float | None) -> None:
+def loaded(liberty: list[Path] | None, dont_use: tuple[str, ...] = (), build: Path = BUILD) -> Library:
+    """The library that `netlists` uses. Raises `SynthError` as `liberty.load` does."""
+    paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
+    with _loading:
+        return _library(digest(paths), tuple(paths), build.absolute(), dont_use)
+
+
+def _check(
+    top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: str, target: float | None, gated: int
+) -> None:
     """Raises `SynthError` for names that are not plain Verilog names, and as `check_mapping` does."""
     for what, name in (
         ("top", top),
@@ -234,15 +250,17 @@ def _check(top: str, leaves: tuple[str, ...], unread: tuple[str, ...], effort: s
     ):
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise SynthError(f"{what}={name!r}: must be a plain Verilog name (letters, digits, underscores)")
-    check_mapping(None, effort, target)
+    check_mapping(None, effort, target, gated)
 
 
-def check_mapping(liberty: list[Path] | None, effort: str, target: float | None) -> None:
+def check_mapping(liberty: list[Path] | None, effort: str, target: float | None, gated: int = GATED) -> None:
     """Raises `SynthError` if `synthesise` would refuse these arguments, before a caller makes Verilog."""
     if effort not in mapping.EFFORTS:
         raise SynthError(f"effort={effort!r}: must be one of {', '.join(mapping.EFFORTS)}")
     if target is not None and (effort != "speed" or not target > 0):
         raise SynthError(f"target={target:g}: must be more than 0 ps, and needs effort speed")
+    if gated < 0:
+        raise SynthError(f"gated={gated}: must be 0 (no clock gates) or the fewest flip-flops of a clock gate")
     digest(liberty or [])
 
 
@@ -319,6 +337,7 @@ def _total(
         comb_area=sum(a.comb_area * n for a, n in parts),
         reg_area=sum(a.reg_area * n for a, n in parts),
         registers=sum(a.registers * n for a, n in parts),
+        clock_gates=sum(a.clock_gates * n for a, n in parts),
         cells=dict(sorted(cells.items())),
         memories=own[top].memories
         + tuple(replace(m, name=f"{a.top}.{m.name}", count=n) for a, n in parts[1:] for m in a.memories),
@@ -333,7 +352,7 @@ def _own(
 ) -> Area:
     """A module's own area, without the leaves in it."""
     cells = {n: c for n, c in done["cells"].items() if n != "$mem_v2" and n not in modules}
-    area, registers = {True: 0.0, False: 0.0}, 0
+    area, registers, gates = {True: 0.0, False: 0.0}, 0, 0
     for cell, count in cells.items():
         if cell not in library.cells:
             raise SynthError(
@@ -344,7 +363,9 @@ def _own(
             raise SynthError(f"{', '.join(names)}: cell {cell} has no area; use a library with areas")
         stateful = bool(library.cells[cell].state)
         area[stateful] += own * count
-        registers += count * stateful
+        gate = library.gate is not None and cell == library.gate.cell
+        gates += count * gate
+        registers += count * (stateful and not gate)
     assert library.unit.area is not None  # `liberty.load` picks a unit with an area
     return Area(
         top=name,
@@ -356,6 +377,7 @@ def _own(
         comb_area=area[False],
         reg_area=area[True],
         registers=registers,
+        clock_gates=gates,
         cells=dict(sorted(cells.items())),
         memories=tuple(MemoryMacro.of(n, m) for n, m in sorted(done["memories"].items())),
         leaves=(),

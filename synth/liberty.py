@@ -16,6 +16,10 @@ from openvrex.synth.liberty_text import Group, SynthError, libraries, number, wr
 
 EMBEDDED = Path(__file__).parent / "openvrex.lib"
 
+# Kinds of clock gates that can stand before flip-flops of the rising edge: a latch holds the enable while the clock is
+# high. The second kind has a pin for tests in front of the latch.
+CLOCK_GATES = ("latch_posedge", "latch_posedge_precontrol")
+
 # The flows of open libraries bar these cells from mapping: ASAP7's fractional drives, scan flops, clock gates and
 # set-reset flop; SKY130's power-switch, probe, delay and clock-tree cells.
 DONT_USE = (
@@ -74,6 +78,34 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class ClockGate:
+    """Pins of a cell that passes the clock in cycles whose `enable` is 1 at the rising edge that ends them.
+
+    tests : pins that open it for tests; they are 0
+    """
+
+    cell: str
+    enable: str
+    clock: str
+    out: str
+    tests: tuple[str, ...]
+
+
+def clock_gate(cell: Group) -> ClockGate | None:
+    """The pins of a clock gate of `CLOCK_GATES`, None for another cell."""
+    if cell.attributes.get("clock_gating_integrated_cell") not in CLOCK_GATES:
+        return None
+    pins: dict[str, list[str]] = {"enable": [], "clock": [], "out": [], "test": []}
+    for pin in cell.of("pin"):
+        for kind, names in pins.items():
+            if pin.attributes.get(f"clock_gate_{kind}_pin", "").lower() == "true":
+                names += pin.args
+    if any(len(pins[kind]) != 1 for kind in ("enable", "clock", "out")):
+        return None
+    return ClockGate(cell.args[0], pins["enable"][0], pins["clock"][0], pins["out"][0], tuple(pins["test"]))
+
+
+@dataclass(frozen=True)
 class Library:
     """Cells of one or several Liberty files that are used as one library.
 
@@ -83,6 +115,7 @@ class Library:
     cells : cells by name
     unit : the cell of one gate equivalent, the smallest two-input NAND, barred from mapping or not
     inverter : the smallest inverter that mapping may use
+    gate : the smallest clock gate of `CLOCK_GATES`, None if there is none; `DONT_USE` bars it from mapped logic only
     barred : names that mapping must not use
     timings : `nldm.CellTiming` of the cells that `nldm.load` has read so far, by name
     """
@@ -93,6 +126,7 @@ class Library:
     cells: dict[str, Cell]
     unit: Cell
     inverter: Cell
+    gate: ClockGate | None
     barred: tuple[str, ...]
     timings: dict[str, Any] = field(default_factory=dict)
 
@@ -184,7 +218,7 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
             raise SynthError(f"{path}: cell {min(twice)} is in another library file too; give each file once")
         cells |= found
     patterns = (*DONT_USE, *dont_use)
-    barred = {n for n, c in cells.items() if c.dont_use or any(fnmatch.fnmatchcase(n, p) for p in patterns)}
+    barred = {n for n, c in cells.items() if _refused(c, patterns)}
     names = tuple(p.name for p in paths)
     said = ", ".join(names)
 
@@ -202,7 +236,14 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     if not nands:
         raise SynthError(f"{said}: its two-input NAND has no area; use a library with areas")
     unit = min(nands, key=lambda c: (c.area, c.name))
-    return Library(names, tuple(files), paths == [EMBEDDED], cells, unit, inverter, tuple(sorted(barred)))
+    gates = [c for c in cells.values() if c.area and clock_gate(c.group) and not _refused(c, dont_use)]
+    gate = clock_gate(min(gates, key=lambda c: (c.area or 0, c.name)).group) if gates else None
+    return Library(names, tuple(files), paths == [EMBEDDED], cells, unit, inverter, gate, tuple(sorted(barred)))
+
+
+def _refused(cell: Cell, dont_use: tuple[str, ...]) -> bool:
+    """Whether the file itself or the user bars a cell."""
+    return cell.dont_use or any(fnmatch.fnmatchcase(cell.name, p) for p in dont_use)
 
 
 def digest(paths: list[Path]) -> str:

@@ -10,14 +10,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.synth.liberty import Library, SynthError
 
 RUNS = 2  # most runs at once in this process
 HERE = Path(__file__).parent
+GATED = HERE / "gated.v"
 EFFORTS = ("area", "speed")  # each is an ABC script of this name; a delay target uses target.abc
 
 _READ = (
@@ -37,6 +40,17 @@ _LEGAL = (
     "opt -undriven -fine",
     "techmap",
     "opt -fast",
+)
+# The job marks the flip-flops that get a clock gate; `gated.v` moves a reset out of their way. Flip-flops share a gate
+# once equal enables are one net.
+_GATED = (
+    "techmap -map gated.v a:gated",
+    "simplemap",
+    "opt_expr",
+    "opt_merge",
+    "opt_clean",
+    "clockgate -pos {gate.cell} {gate.enable}:{gate.clock}:{gate.out} {tests} -min_net_size {gated}",
+    "opt_clean",
 )
 _FLOPS = (
     "dfflibmap {bar} {lib}",  # resets and enables that the library lacks become logic
@@ -85,8 +99,10 @@ def recipe(effort: str, target: float | None) -> tuple:
         (HERE / "worker.py").read_text(),
         (HERE / "liberty.py").read_text(),
         (HERE / "liberty_text.py").read_text(),
+        GATED.read_text(),
         _READ,
         _LEGAL,
+        _GATED,
         _FLOPS,
         _GATES,
         _CONSTR,
@@ -104,16 +120,17 @@ def mapped(
     effort: str,
     target: float | None,
     unread: tuple[str, ...],
+    gated: int,
     build: Path,
 ) -> dict:
     """The report of `synth.worker` on module `top`, flattened except for `leaves`, which stay black boxes.
 
     content : hash of the library and of its barred cells
-    effort, target, macro_bits, unread : as in `flow.synthesise`
+    effort, target, macro_bits, unread, gated : as in `flow.synthesise`
     build : folder of the cache, whose key is a hash of everything that decides the result
     Raises: `SynthError` with Yosys's reason.
     """
-    options = (macro_bits, effort, target, unread)
+    options = (macro_bits, effort, target, unread, gated)
     decides = (re.sub(r"\n\s*\n", "\n", text), top, leaves, content, options, recipe(effort, target))
     kept = build / "modules" / f"{top}-{hashlib.sha256(repr(decides).encode()).hexdigest()[:32]}.json.gz"
     try:
@@ -141,6 +158,7 @@ def _run(
     effort: str,
     target: float | None,
     unread: tuple[str, ...],
+    gated: int,
 ) -> dict:
     """Prepares the folder of a job and runs it; arguments as in `mapped`."""
     with tempfile.TemporaryDirectory(prefix="vrex-synth-") as tmp:
@@ -148,9 +166,10 @@ def _run(
         for i, path in enumerate(library.files):  # Yosys accepts no name with a space
             (folder / f"{i}.lib").symlink_to(path.absolute())
         (folder / "top.v").write_text(text)
+        (folder / "gated.v").write_text(GATED.read_text())
         (folder / "constr").write_text(_CONSTR.format(inverter=library.inverter.name))
         (folder / "script.abc").write_text(_script(effort, target))
-        words = {
+        words: dict[str, Any] = {
             "top": top,
             "blackbox": "blackbox " + " ".join(leaves) if leaves else "",
             # A struct is one port, or one for each field.
@@ -159,11 +178,19 @@ def _run(
             "lib": " ".join(f"-liberty {i}.lib" for i in range(len(library.files))),
             "bar": " ".join(f"-dont_use {n}" for n in library.barred),
         }
-        steps = {"read": _READ, "legal": _LEGAL, "flops": _FLOPS, "gates": _GATES}
+        if gated and library.gate:
+            words |= {"gate": library.gate, "gated": gated}
+            words["tests"] = " ".join(f"-tie_lo {pin}" for pin in library.gate.tests)
+        clocks = _GATED if gated and library.gate else ()
+        steps = {"read": _READ, "legal": _LEGAL, "gated": clocks, "flops": _FLOPS, "gates": _GATES}
         job = {k: [c for c in (c.format(**words) for c in commands) if c] for k, commands in steps.items()}
         buffers = [n for n, c in library.cells.items() if c.table() == (0, 1)]
         (folder / "job.json").write_text(
-            json.dumps(job | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits})
+            json.dumps(
+                job
+                | {"top": top, "leaves": leaves, "buffers": buffers, "macro_bits": macro_bits}
+                | {"least": gated, "gate": asdict(library.gate) if library.gate else None}
+            )
         )
         return _yosys(folder, top, text, ", ".join(library.names))
 

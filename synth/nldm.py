@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from openvrex.synth.liberty import Library, SynthError
+from openvrex.synth.liberty import ClockGate, Library, SynthError, clock_gate
 from openvrex.synth.liberty_text import Group, number, numbers
 
 RISE, FALL = 0, 1
@@ -64,8 +64,9 @@ class CellTiming:
     arcs : arcs of combinational gates
     launches : arcs from the clock edge to the outputs
     checks : setup and recovery
-    clock : (pin, edge) of a flip-flop, None for gates and latches
-    latch : the cell is transparent for part of a cycle
+    clock : (pin, edge) of a flip-flop or a clock gate, None for gates and latches
+    latch : the cell is transparent for part of a cycle, and no clock gate
+    gate : pins of a clock gate, whose enable has checks as the data of a flip-flop
     """
 
     inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class CellTiming:
     checks: list[Check] = field(default_factory=list)
     clock: tuple[str, int] | None = None
     latch: bool = False
+    gate: ClockGate | None = None
 
 
 class Tables:
@@ -151,7 +153,8 @@ def units_of(where: str, head: Group) -> tuple[float, float]:
 
 def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> CellTiming:
     """Timing of the cell `group`; `where` names it in errors."""
-    out = CellTiming(latch=bool(group.of("latch", "latch_bank", "statetable")))
+    gate = clock_gate(group)
+    out = CellTiming(latch=not gate and bool(group.of("latch", "latch_bank", "statetable")), gate=gate)
     clocks: set[tuple[str, int]] = set()
     for pin in group.of("pin"):
         for name in pin.args:
@@ -166,6 +169,11 @@ def _cell(where: str, group: Group, templates: dict, ps: float, ff: float) -> Ce
                     f"{where}, pin {name}", name, timing, out, lambda w, t: table_of(w, t, templates, ps, ff)
                 )
     if out.latch:
+        return out
+    if gate:
+        if not any(check.data == gate.enable for check in out.checks):
+            raise SynthError(f"{where}: a clock gate without setup tables; use a library with them, or --gated 0")
+        out.clock = gate.clock, RISE
         return out
     registers = group.of("ff", "ff_bank")
     if registers and not (clocks and out.launches):

@@ -4,7 +4,8 @@ Counted:
 
 - the charge of every pin that a net drives, half C V^2 a toggle
 - the internal energy of every cell's edges
-- the clock pins of all registers in every cycle (no clock gating)
+- the clock pins of clock gates and of registers without one in every cycle, those behind a gate in the cycles that it
+  passes
 - reads and writes of memories, by the SRAM model
 - leakage of cells and memories
 
@@ -39,8 +40,9 @@ PIN, SHRINK = 0.6198, 0.449
 LEAK = 0.078  # nW per gate equivalent: mean of hcu, kvmu, cluster_set and wtu in ASAP7 (docs/size.md)
 # CLOCK: charge behind the clock pin of a DFF per cycle, in charges of one pin. It is the geometric mean of ASAP7's
 # DFFHQN (1.9) and SKY130's dfxtp (5.3), from their tables. CLOCK_DELAY: part of a DFF's delay that its two clock
-# inverters take (openvrex.lib).
-CLOCK, CLOCK_DELAY = 3.2, 6.0
+# inverters take (openvrex.lib). GATE: as CLOCK for a closed clock gate, from ASAP7's ICGx1 (0.56) and SKY130's dlclkp_1
+# (3.4).
+CLOCK, CLOCK_DELAY, GATE = 3.2, 6.0, 1.4
 LIBRARIES = {"openvrex": 7, "asap7": 7, "sky130": 130}  # node (nm) of a library, by the beginning of its file name
 # Factors of the interval at a node other than the library's. They span the results of ASAP7 and SKY130 (docs/size.md).
 SPREAD, LEAK_SPREAD = 1.5, 10.0
@@ -54,7 +56,8 @@ class Module:
     cycles : evaluated cycles, of all recordings
     toggles : toggles of its nets per cycle
     switching, internal : energy of its nets, and inside its cells
-    clock : energy of clock pins and of the inverters behind them
+    clock : energy of clock pins and of the inverters behind them, and of clock gates
+    idle : the same while nothing moves, after the run
     leakage : nW
     accesses : reads and writes per cycle, by memory
     """
@@ -67,6 +70,7 @@ class Module:
     switching: float
     internal: float
     clock: float
+    idle: float
     leakage: float
     accesses: dict[MemoryMacro, tuple[float, float]]
 
@@ -96,7 +100,7 @@ class Power:
         return pin_energy(self.node) / pin_energy(self.library_node, self.volts) if self.library_node else 1.0
 
     def energy(self, *parts: str) -> float:
-        """Energy per cycle (pJ) at `node`; `parts` : some of "switching", "internal" and "clock"."""
+        """Energy per cycle (pJ) at `node`; `parts` : some of "switching", "internal", "clock" and "idle"."""
         return sum(m.instances * getattr(m, p) for m in self.modules for p in parts) * self.factor / 1000
 
     @property
@@ -106,13 +110,20 @@ class Power:
 
     @property
     def work_pj(self) -> float:
-        """Energy per cycle (pJ) of activity: nets, cells, reads and writes of memories."""
-        return self.energy("switching", "internal") + self.access_pj.value
+        """Energy per cycle (pJ) of activity: nets, cells, clocks that gates let pass, accesses of memories."""
+        return self.cycle_pj - self.idle_pj
 
     @property
     def idle_pj(self) -> float:
-        """Energy per cycle (pJ) of clock and leakage, which continue when nothing moves."""
-        return self.cycle_pj - self.work_pj
+        """Energy per cycle (pJ) while nothing moves, after the run: clock and leakage."""
+        return (
+            self.cycle_pj - self.access_pj.value - self.energy("switching", "internal", "clock") + self.energy("idle")
+        )
+
+    @property
+    def idle_mw(self) -> float:
+        """Power (mW) while nothing moves, after the run."""
+        return self.idle_pj * self.mhz / 1000
 
     @property
     def dynamic_mw(self) -> Estimate:
@@ -173,8 +184,9 @@ class Power:
             "mhz": self.mhz,
             "pj_per_cycle": parts | {"all": self.cycle_pj},
             **self.milliwatts(),
+            "idle_mw": self.idle_mw,
             "modules": [vars(m) | {"accesses": {k.name: v for k, v in m.accesses.items()}} for m in self.modules],
-            "parts": {name: p.milliwatts() for name, p in self.parts().items()},
+            "parts": {name: p.milliwatts() | {"idle_mw": p.idle_mw} for name, p in self.parts().items()},
         }
 
 
@@ -234,7 +246,7 @@ def measure(
         if library.embedded:
             gates, volts = _stand_in(library, gates), 1.0
         for gate in gates.values():
-            if gate.leakage is None or not (gate.internal or not gate.outputs):
+            if gate.leakage is None or not (gate.internal or not (gate.outputs or gate.gate)):
                 what = "leakage" if gate.leakage is None else "internal_power tables"
                 raise SynthError(f"{_files(library)}: cell {gate.name} has no {what}; use a library with power tables")
         prices = Prices(circuit, gates, volts, _slew(library))
@@ -305,7 +317,8 @@ def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
     """The embedded library's cells with energies in charges of one pin, from logical effort (d = p + g h).
 
     Besides its load, an output moves the charge of p / g pins, its parasitic capacitance. For a register, p excludes
-    the clock inverters, for which `CLOCK` stands. Leakage is proportional to area.
+    the clock inverters, for which `CLOCK` stands; the output of a clock gate comes on top of `GATE`. Leakage is
+    proportional to area.
     """
     timings = nldm.load(library, set(gates))
     out = {}
@@ -313,8 +326,10 @@ def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
         arcs = [a.delay for a in (*timings[name].arcs, *timings[name].launches)]
         clock = CLOCK_DELAY if gate.next_state else 0.0
         charge = float(np.mean([(t.values[0][0] - clock) / ((t.values[0][1] - t.values[0][0]) / t.y[1]) for t in arcs]))
-        own = [Internal(pin, None, *[_constant(charge / 2)] * 2) for pin in gate.outputs]
-        own += [Internal(gate.clock, None, *[_constant(CLOCK / 2)] * 2)] if gate.clock else []
+        outputs = (gate.gate.out,) if gate.gate else gate.outputs
+        own = [Internal(pin, None, *[_constant(charge / 2)] * 2) for pin in outputs]
+        behind = GATE if gate.gate else CLOCK
+        own += [Internal(gate.clock, None, *[_constant(behind / 2)] * 2)] if gate.clock else []
         area = library.cells[name].area
         assert area is not None  # the embedded library states all areas
         out[name] = replace(gate, internal=own, leakage=area * LEAK)
@@ -331,9 +346,14 @@ class Prices:
 
     def __init__(self, circuit: Circuit, gates: dict[str, Gate], volts: float, slew: float) -> None:
         self.circuit, self.volts, self.slew = circuit, volts, slew
-        self.groups = [(gates[g.name], pins) for g, pins in circuit.steps]
-        self.groups += [(gates[g.name], pins) for g, _, pins in circuit.registers]
+        self.registers = [(gates[g.name], pins) for g, _, pins in circuit.registers]
+        self.clock_gates = [(gates[g.name], pins) for g, pins in circuit.clock_gates]
+        self.groups = [(gates[g.name], pins) for g, pins in circuit.steps] + self.registers + self.clock_gates
         self.loads = np.zeros(max(circuit.rows.values()) + 1)
+        # Load behind each clock gate, in the order of `Circuit.passes`.
+        self.passed = np.zeros(1 + sum(len(pins[g.inputs[0]]) for g, pins in self.clock_gates))
+        for (gate, _), clocks in zip(self.registers, circuit.clocks, strict=True):
+            np.add.at(self.passed, clocks, gate.loads[gate.clock])
         for gate, pins in self.groups:
             for pin in gate.inputs:
                 np.add.at(self.loads, pins[pin], gate.loads[pin])
@@ -346,7 +366,7 @@ class Prices:
         shapes : shapes of its memories, by name
         scale : fJ in a unit of the gates' energies
         """
-        sums = dict.fromkeys(("toggles", "switching", "internal", "clock"), 0.0)
+        sums = dict.fromkeys(("toggles", "switching", "internal", "clock", "idle"), 0.0)
         edges = recorded = cycles = 0
         accesses: Counter = Counter()
         for activity in activities:
@@ -358,8 +378,8 @@ class Prices:
             sums["switching"] += (toggles * self.loads).sum() * self.volts**2 / 2
             for gate, pins in self.groups:
                 sums["internal"] += self._internal(activity, gate, pins)
-                if gate.clock:
-                    sums["clock"] += self._clock(activity, gate, pins)
+            sums["clock"] += self._clocks(activity)
+            sums["idle"] += self._clocks(activity.rest())
             accesses.update(self._accesses(activity, shapes))
         leakage = 0.0
         for gate, pins in self.groups:
@@ -374,6 +394,7 @@ class Prices:
             switching=sums["switching"] / edges * scale,
             internal=sums["internal"] / edges * scale,
             clock=sums["clock"] / edges * scale,
+            idle=sums["idle"] / recorded * scale,
             leakage=leakage,
             accesses={
                 MemoryMacro.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
@@ -399,22 +420,44 @@ class Prices:
             energy += self._stated(prices, edges, env)
         return energy
 
-    def _clock(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
-        """Energy of clock pins: a rising edge at the end of every cycle, a falling edge in the middle of the next."""
+    def _clocks(self, activity: Activity) -> float:
+        """Energy of all clock pins, of what is behind them, and of the outputs of clock gates."""
+        passes = self.circuit.passes(activity.values)
+        energy, at = 0.0, 1
+        for (gate, pins), clocks in zip(self.registers, self.circuit.clocks, strict=True):
+            energy += self._clock(activity, gate, pins, passes[clocks])
+        for gate, pins in self.clock_gates:
+            many = slice(at, at := at + len(pins[gate.inputs[0]]))
+            energy += self._clock(activity, gate, pins, passes[[0]])
+            prices = [i for i in gate.internal if gate.gate and i.pin == gate.gate.out]
+            for way in ("rise", "fall") if prices else ():
+                price = np.mean([_at(getattr(i, way), self.slew, self.passed[many]) for i in prices], 0)
+                energy += (count(passes[many] & activity.follows) * price).sum()
+        return energy
+
+    def _clock(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], edges: np.ndarray) -> float:
+        """Energy of clock pins: a rising edge at the end of each cycle of `edges`, a falling edge in the middle of the
+        next.
+        """
         prices = [i for i in gate.internal if i.pin == gate.clock]
-        first = pins[next(iter(gate.outputs))]
-        always = np.broadcast_to(activity.follows, (len(first), len(activity.follows)))
+        many = len(next(iter(pins.values())))
+        words = np.broadcast_to(edges & activity.follows, (many, len(activity.follows)))
         before, later = (self._state(activity, gate, pins, f) for f in (lambda words: words, after))
-        none = np.zeros_like(always)
-        energy = self._stated(prices, (always, none), before) + self._stated(prices, (none, always), later)
-        return energy + len(first) * activity.edges * gate.loads[gate.clock] * self.volts**2
+        none = np.zeros_like(words)
+        energy = self._stated(prices, (words, none), before) + self._stated(prices, (none, words), later)
+        return energy + int(count(words).sum()) * gate.loads[gate.clock] * self.volts**2
 
     def _state(
         self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], at: Callable[[np.ndarray], np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Values of all pins of all instances, shifted by `at`. The clock is high when data move."""
+        """Values of all pins of all instances, shifted by `at`. The clock is high when data move.
+
+        The output of a clock gate is that of the cycle before: high from the edge that it passes until the falling one.
+        """
         env = {p: at(activity.values[rows]) for p, rows in pins.items()}
         shape = next(iter(env.values()))
+        if gate.gate:
+            env[gate.gate.out] = gate.open({p: activity.values[rows] for p, rows in pins.items()})
         return env | ({gate.clock: np.full_like(shape, ~np.uint64(0))} if gate.clock else {})
 
     def _stated(self, prices: list[Internal], edges: tuple, env: dict[str, np.ndarray]) -> float:

@@ -43,6 +43,8 @@ class Circuit:
     rows : row of the values, by net; rows 0 and 1 are the constants
     steps : combinational gates in order of evaluation, as (gate, {pin: rows}); a step holds a kind of a level
     registers : the same for registers, with their names in the source
+    clock_gates : the same for clock gates, without their outputs
+    clocks : clock gate in front of each register, in the order of `registers`: its place in `passes`
     codes : codes of the source in which a register that Yosys encoded anew is 1, by its name
     sources : signal that gives each row from outside, None if the source has no name for it
     leaves : (instance, pins) of each module in it, by module
@@ -54,6 +56,8 @@ class Circuit:
     rows: dict = field(init=False)
     steps: list[tuple[Gate, dict[str, np.ndarray]]] = field(init=False)
     registers: list[tuple[Gate, list[str], dict[str, np.ndarray]]] = field(init=False)
+    clock_gates: list[tuple[Gate, dict[str, np.ndarray]]] = field(init=False)
+    clocks: list[np.ndarray] = field(init=False)
     sources: dict[int, str | None] = field(init=False)
     codes: dict[str, tuple[str, list[str]]] = field(init=False)
 
@@ -90,20 +94,27 @@ class Circuit:
         return self.rows.setdefault(net, max(2, len(self.rows) - 2))
 
     def _place(self, kinds: dict[str, list]) -> set[int]:
-        """Fills `registers`, and `steps` by level; returns the rows that gates and registers drive."""
-        self.registers = []
+        """Fills registers, clock gates, and `steps` by level; returns the rows that gates and registers drive."""
+        self.registers, self.clocks, self.clock_gates = [], [], []
+        place: dict[int | str, int] = {}  # net behind a clock gate -> the gate's place in `passes`
+        for kind, many in kinds.items():
+            if kind in self.gates and (gate := self.gates[kind]).gate:
+                self.clock_gates.append(
+                    (gate, {p: np.array([self.row(x[p][0]) for _, x in many]) for p in gate.inputs})
+                )
+                place |= {x[gate.gate.out][0]: 1 + len(place) + i for i, (_, x) in enumerate(many)}
         waiting: list[tuple[Gate, dict[str, list[int]], int]] = []  # gate, rows of its pins, which one of its kind
         level: dict[int, int] = {}  # by row
         for kind, many in kinds.items():
-            if kind not in self.gates:
+            if kind not in self.gates or (gate := self.gates[kind]).gate:
                 continue
-            gate = self.gates[kind]
             pins = {p: [self.row(x[p][0]) if p in x else 0 for _, x in many] for p in (*gate.inputs, *gate.outputs)}
             if not gate.next_state:
                 waiting += [(gate, pins, i) for i in range(len(many))]
                 continue
             names = [self.netlist["registers"].get(n) for n, _ in many]
             self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
+            self.clocks.append(np.array([place.get(x[gate.clock][0], 0) for _, x in many]))
             level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
         driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}
         placed: dict[tuple[int, str], dict[Gate, list[dict[str, int]]]] = defaultdict(lambda: defaultdict(list))
@@ -182,6 +193,12 @@ class Circuit:
             out |= is_code
         return out
 
+    def passes(self, values: np.ndarray) -> np.ndarray:
+        """Words [1 + clock gates, words] that mark the cycles which end in a clock edge, first of the ungated clock."""
+        words = [np.full((1, values.shape[1]), _ONES)]
+        words += [gate.open({p: values[rows] for p, rows in pins.items()}) for gate, pins in self.clock_gates]
+        return np.concatenate(words)
+
     @staticmethod
     def _run(values: np.ndarray, steps: list) -> None:
         """Evaluates gates in place."""
@@ -196,7 +213,7 @@ class Circuit:
         for k, (gate, names, pins) in enumerate(self.registers):
             for i, name in enumerate(names):
                 if name is None:
-                    places, needs = {(k, i)}, {int(pins[p][i]) for p in gate.inputs}
+                    places, needs = {(k, i)}, {int(pins[p][i]) for p in gate.inputs} | self._enables(k, i)
                     for _, own in self._cone(needs):
                         needs |= {int(r) for p in own for r in own[p]}
                     groups.append((places, needs))
@@ -219,7 +236,8 @@ class Circuit:
         For each state we compute the next state in every cycle, and then follow the chain from reset.
         """
         total = len(recording.samples)
-        steps = self._cone({int(self.registers[k][2][p][i]) for k, i in places for p in self.registers[k][0].inputs})
+        wanted = {int(self.registers[k][2][p][i]) for k, i in places for p in self.registers[k][0].inputs}
+        steps = self._cone(wanted.union(*(self._enables(k, i) for k, i in places)))
         coming: dict[int, np.ndarray] = {}
         chain = [0]
         for t in range(total - 1):
@@ -232,13 +250,26 @@ class Circuit:
                 values = self._start(recording, np.arange(total), bits)
                 self._run(values, steps)
                 coming[state] = np.zeros(total, object)
+                passes = self.passes(values)
                 for j, (k, i) in enumerate(places):
                     gate, _, pins = self.registers[k]
-                    env = {p: values[pins[p][[i]]] for p in gate.inputs} | gate.states(pack(bits[k, i][None]))
-                    word = np.unpackbits(gate.coming(env)[0].view(np.uint8), bitorder="little")[:total]
+                    now, edge = pack(bits[k, i][None]), passes[self.clocks[k][[i]]]
+                    env = {p: values[pins[p][[i]]] for p in gate.inputs} | gate.states(now)
+                    next_ = (gate.coming(env) & edge) | (now & ~edge)
+                    word = np.unpackbits(next_[0].view(np.uint8), bitorder="little")[:total]
                     coming[state] += word.astype(object) << j
             chain.append(coming[state][t])
         return {at: np.array([s >> j & 1 for s in chain], np.uint8) for j, at in enumerate(places)}
+
+    def _enables(self, k: int, i: int) -> set[int]:
+        """Rows of the inputs of the clock gate in front of register `i` of kind `k`."""
+        at = int(self.clocks[k][i]) - 1
+        for gate, pins in self.clock_gates:
+            many = len(pins[gate.inputs[0]])
+            if 0 <= at < many:
+                return {int(rows[at]) for rows in pins.values()}
+            at -= many
+        return set()
 
     def _cone(self, wanted: set[int]) -> list:
         """The steps on which some rows depend."""
@@ -254,10 +285,12 @@ class Circuit:
     def _check(self, activity: "Activity") -> None:
         """Raises `SynthError` if a next state is not the recorded one."""
         values, wrong = activity.values, []
-        for gate, names, pins in self.registers:
+        passes = self.passes(values)
+        for (gate, names, pins), clocks in zip(self.registers, self.clocks, strict=True):
             pin, out = next(iter(gate.outputs.items()))
             env = {p: values[pins[p]] for p in gate.inputs} | gate.stored(pin, values[pins[pin]])
-            coming = out(gate.states(gate.coming(env)))
+            edge, now = passes[clocks], values[pins[pin]]
+            coming = (out(gate.states(gate.coming(env))) & edge) | (now & ~edge)
             differ = ((coming ^ after(values[pins[pin]])) & activity.follows).any(1)
             wrong += [n or "a register without name" for n, d in zip(names, differ, strict=True) if d]
         if wrong:
@@ -307,6 +340,11 @@ class Activity:
     def edges(self) -> int:
         """Number of steps from a cycle to the next."""
         return count(self.follows[None]).sum()
+
+    def rest(self) -> "Activity":
+        """The state of the last cycle, held for a step in which nothing moves."""
+        last = self.values[:, -1:] >> np.uint64((self.cycles - 1) % 64) & np.uint64(1)
+        return Activity(self.circuit, last * np.uint64(3), np.array([1], np.uint64), 2)
 
     def moves(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Words that mark the rising edges and the falling edges of some rows, at the end of each cycle."""

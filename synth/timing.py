@@ -8,6 +8,8 @@ possible, so there are no false paths.
 
 - The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay. It ends
   them its setup (or recovery) time before the next edge. Hold is not analysed.
+- A clock gate ends paths at its enable, its setup time before the next edge. The clock behind it is as ideal as the one
+  in front: the same edge, without delay, slew or skew.
 - A memory left out of the logic starts paths at its read data and ends them at all its other pins, without access or
   setup time of its own. Data that it reads without a clock follow address and enable at once.
 - Input ports switch at time 0 with slew 0. Output ports have no load and end paths at the clock edge.
@@ -106,7 +108,8 @@ def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) 
     netlists : netlist of `synth.worker`, by module; each follows the leaves that it holds
     cells : timing of every library cell in them
     unit : unit of times for the reports, "ps" or "tau"
-    Raises: `SynthError` for latches, combinational loops, several clocks, and clocks made by logic.
+    Raises: `SynthError` for latches, combinational loops, several clocks, and clocks made by logic other than a clock
+    gate.
     """
     modules: dict[str, _Module] = {}
     for name, netlist in netlists.items():
@@ -147,6 +150,7 @@ class _Module:
         self.starts: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> name, arrivals by kind and edge, slews
         self.ends: list[tuple[int, int, int, str]] = []  # node, number of its setup table or -1, kind, name
         self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> a register or memory that it clocks
+        self.gated: dict[int, int] = {}  # net behind a clock gate -> the gate's clock
         self.loads: list[tuple[np.ndarray, np.ndarray]] = []  # nets, capacitance of a pin on each, by edge
         self.outside: dict[tuple[str, int], np.ndarray] = {}  # load outside of an output port, by port and bit
         ports = netlist["ports"].items()
@@ -199,7 +203,7 @@ class _Module:
                 for pin in (*cell.inputs, *cell.outputs)
             }
             self.loads += [(nets[pin], np.array(caps)) for pin, caps in cell.inputs.items()]
-            for arc in cell.arcs:
+            for arc in () if cell.gate else cell.arcs:
                 source, target = nets[arc.source], nets[arc.target]
                 self._add(2 * source + arc.source_edge, 2 * target + arc.target_edge, arc.delay, arc.slew, at)
             for arc in cell.launches:
@@ -213,6 +217,8 @@ class _Module:
                 pin, edge = cell.clock
                 for i, net in zip(at, nets[pin], strict=True):
                     self.clocks.setdefault((net, edge), self._register(i))
+            if cell.gate:
+                self.gated |= dict(zip(nets[cell.gate.out], nets[cell.gate.clock], strict=True))
 
     def _register(self, instance: int) -> str:
         """Name of a register in the source, or of its cell."""
@@ -305,14 +311,18 @@ class _Module:
     def _clock(self) -> tuple[tuple[str, int], int] | None:
         """Port and edge of the only clock, None without registers and memories."""
         names = {net: port for port, net in self.inputs.items()}
-        used = []
+        used: dict[tuple[tuple[str, int], int], str] = {}
         for (net, edge), what in self.clocks.items():
-            if net not in names:
-                raise SynthError(f"{self.name}: the clock of {what} is no input port; only an ungated clock is timed")
-            used.append((names[net], edge, f"{what} by the {EDGES[edge]} of {names[net][0]}"))
+            port = names.get(self.gated.get(net, net))
+            if port is None:
+                raise SynthError(
+                    f"{self.name}: the clock of {what} is no input port, nor a clock gate's; only such a clock is timed"
+                )
+            used.setdefault((port, edge), f"{what} by the {EDGES[edge]} of {port[0]}")
         if len(used) > 1:
-            raise SynthError(f"{self.name}: several clocks, {used[0][2]} and {used[1][2]}; only one clock is timed")
-        return used[0][:2] if used else None
+            one, other, *_ = used.values()
+            raise SynthError(f"{self.name}: several clocks, {one} and {other}; only one clock is timed")
+        return next(iter(used), None)
 
     def load_leaves(self) -> None:
         """Adds the loads outside of its outputs, and tells each leaf the worst loads of all its instances."""

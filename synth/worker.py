@@ -1,23 +1,24 @@
 """Runs one Yosys job. `synth.mapping` starts this script as a process of its own, in the folder of the job.
 
-It reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, read: commands, legal: commands, flops:
-commands, gates: commands}. After the commands `legal`, flip-flops still drive the signals of the source. Output goes to
-the file `log`. The script writes `done.json`:
+It reads `job.json`: {top, leaves, buffers: cells of the library, macro_bits, least: flip-flops of a clock gate, gate:
+pins of the library's clock gate, read: commands, legal: commands, gated: commands, flops: commands, gates: commands}.
+After the commands `legal`, flip-flops still drive the signals of the source. Output goes to the file `log`. The script
+writes `done.json`:
 
 cpu, peak : seconds of processor time, largest memory in KiB
 cells : {type: count}, leaves and memories included
 memories : {name: [width, words, read ports, write ports, single port]}
 netlist : {ports: {name: [direction, nets]}, cells: [[name, type, {pin: nets}]], names: {net: signal of the source},
-    registers: {flip-flop: signal}, encoded: {signal that holds other codes than in the source: {its code there: the
-    bits that stand for it, "-" for any}}, memories: {name: [parameters, {pin: nets}]}}; a net is a number, or "0",
-    "1", "x"
+    registers: {flip-flop: signal, clock gate: "enable of" a signal}, encoded: {signal that holds other codes than in
+    the source: {its code there: the bits that stand for it, "-" for any}}, memories: {name: [parameters, {pin:
+    nets}]}}; a net is a number, or "0", "1", "x"
 source : graph of the module before mapping, for `synth.source_names.through`
 """
 
 import json
 import re
 import resource
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ MADE = re.compile(r"(^|\.)_\d+_(\[|$)|\$")  # names that a tool made
 # Yosys's lines in the log for a state machine that it encodes anew, and for a state in the old and the new code.
 ENCODED = re.compile(r"^Recoding FSM `\$fsm\$\\?(.+)\$\d+' from module .*\n.*\n((?:  [01]+ -> [01-]+\n)*)", re.M)
 STATE = re.compile(r"([01]+) -> ([01-]+)")
+# Flip-flops of the rising edge with an enable, of them `first` those whose reset acts without it.
+ENABLED = re.compile(r"\$_(?:DFFE_P|SDFFCE_P[NP][01]|(?P<first>SDFFE_P)(?P<reset>[NP])[01])(?P<enable>[NP])_")
 MEMORY_PINS = {"address": "ADDR", "data": "DATA", "enable": "EN", "reset": "SRST"}
 
 
@@ -55,7 +58,10 @@ def main() -> None:
     libyosys.run_pass("design -save legal", design)
     libyosys.run_pass("design -load legal", copy)
     flops = _module(copy, top)
-    for command in job["flops"]:
+    gated = _gateable(flops, job["least"]) if job["gated"] else set()
+    if gated:
+        _mark(design.top_module(), gated)
+    for command in (job["gated"] if gated else []) + job["flops"]:
         libyosys.run_pass(command, design)
     if job["leaves"]:
         _split_fanout(design.top_module(), {"\\" + n for n in job["leaves"]})
@@ -71,10 +77,31 @@ def main() -> None:
         "peak": peak,
         "memories": {m: [*shape, _single_port(mapped["cells"][n])] for n, (m, shape) in kept.items()},
         "cells": Counter(c["type"] for c in mapped["cells"].values()),
-        "netlist": _netlist(flops, mapped, memories) | {"encoded": encoded},
+        "netlist": _netlist(flops, mapped, memories, job["gate"]) | {"encoded": encoded},
         "source": _source(flops, memories, job["leaves"]),
     }
     Path("done.json").write_text(json.dumps(done))
+
+
+def _gateable(flops: dict, least: int) -> set[str]:
+    """Flip-flops of the rising edge that share their clock and their enable with `least` - 1 others or more.
+
+    A synchronous reset that acts without the enable is part of the enable, as in `gated.v`.
+    """
+    groups: dict[tuple, list[str]] = defaultdict(list)
+    for name, cell in flops["cells"].items():
+        if kind := ENABLED.fullmatch(cell["type"]):
+            pins = cell["connections"]
+            reset = (kind["reset"], *pins["R"]) if kind["first"] else ()
+            groups[(*pins["C"], *pins["E"], kind["enable"], *reset)].append(name)
+    return {name for names in groups.values() if len(names) >= least for name in names}
+
+
+def _mark(module: Any, names: set[str]) -> None:
+    """Gives the cells `names` the attribute `gated`."""
+    for cell in module.cells_.values():
+        if cell.name.str().removeprefix("\\") in names:
+            cell.set_bool_attribute(libyosys.IdString("\\gated"), True)
 
 
 def _single_port(memory: dict) -> bool:
@@ -143,10 +170,26 @@ def _names(module: dict) -> dict:
     return {bit: word[-1] for bit, word in best.items()}
 
 
-def _netlist(flops: dict, mapped: dict, memories: dict) -> dict:
+def _behind(mapped: dict, registers: dict, gate: dict) -> dict[str, str]:
+    """A flip-flop behind each clock gate, by the gate's name; of its flip-flops the first by its name in the source."""
+    cells = {n: c["connections"] for n, c in mapped["cells"].items()}
+    gates = {cells[n][gate["out"]][0]: n for n, c in mapped["cells"].items() if c["type"] == gate["cell"]}
+    found: dict[str, str] = {}
+    for name in sorted((n for n in registers if n in cells), key=lambda n: (registers[n] is None, registers[n], n)):
+        for bits in cells[name].values():
+            if bits[0] in gates:
+                found.setdefault(gates[bits[0]], name)
+    return found
+
+
+def _netlist(flops: dict, mapped: dict, memories: dict, gate: dict | None) -> dict:
     """The `netlist` of the report. A flip-flop keeps its name through mapping, but its output may be inverted."""
     before = _names(flops)
     registers = {n: before.get(c["connections"]["Q"][0]) for n, c in flops["cells"].items() if "Q" in c["connections"]}
+    if gate:
+        registers |= {
+            n: f"enable of {registers[first] or first}" for n, first in _behind(mapped, registers, gate).items()
+        }
     cells, rams = [], {}
     for name, cell in mapped["cells"].items():
         if cell["type"] == "$mem_v2":
@@ -190,6 +233,7 @@ def _source(flops: dict, memories: dict, leaves: list[str]) -> dict:
             label = names.get(pins["Q"][0], name)
             starts[label] = pins["Q"]
             ends[label] = [pins[k][0] for k in pins if k not in "CQ"]
+            ends[f"enable of {label}"] = [pins[k][0] for k in pins if k in "ER"]
     return {
         "gates": gates,
         "names": {b: n for b, n in names.items() if not MADE.search(n)},

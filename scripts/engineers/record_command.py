@@ -194,7 +194,8 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
     """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library."""
 
     def milliwatts(report: dict) -> dict:
-        return {k: report[f"{k}_mw"]["value"] for k in ("dynamic", "leakage", "memory", "total")}
+        powers = {k: report[f"{k}_mw"]["value"] for k in ("dynamic", "leakage", "memory", "total")}
+        return powers | {"idle": report["idle_mw"]}
 
     return {
         library: {

@@ -137,12 +137,13 @@ def power(known: dict) -> str:
             inner = part.rstrip("0123456789")
             title, theirs = ("- the join", "") if part == "dre" else (f"- {inner} in it", paper.get(inner, ""))
             rows.append([title, "", "", *_powers(p, [x[name]["parts"][part] for x in others]), theirs])
-    head = ["unit", "cycles", "nets, cells, clock, pJ a cycle", "logic", "memories", "all"]
+    head = ["unit", "cycles", "nets, cells, clock, pJ a cycle", "logic", "memories", "all", "idle"]
     return table([*head, *(f"logic, {library}" for library in list(known["power"])[1:]), "paper"], rows)
 
 
 def _powers(own: dict, others: list[dict]) -> list[str]:
-    return [f"{x:,.2f}" for x in (own["dynamic"], own["memory"], own["total"], *(o["dynamic"] for o in others))]
+    powers = (own[k] for k in ("dynamic", "memory", "total", "idle"))
+    return [f"{x:,.2f}" for x in (*powers, *(o["dynamic"] for o in others))]
 
 
 BLOCKS: dict[str, Callable[[dict], str]] = {

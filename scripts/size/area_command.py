@@ -22,6 +22,7 @@ def command(
     target: mapped_units.Target = None,
     dont_use: mapped_units.DontUse = None,
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
+    gated: mapped_units.Gated = flow.GATED,
     as_json: console.Json = False,
     out: Annotated[
         Path | None,
@@ -33,7 +34,7 @@ def command(
     Yosys maps the unit and those inside of it to cells. Figures are in gate equivalents (GE: one NAND2), with --liberty
     also in µm².
     """
-    found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits)
+    found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits, gated)
     text = json.dumps(found.report(preset, assign), indent=1)
     if as_json and not found.errors:
         typer.echo(text)
@@ -47,10 +48,10 @@ def command(
 def _print(rows: dict[str, flow.Area], asked: flow.Area | None) -> None:
     """Print a table of all units, then the leaves and memories of the unit that the user named."""
     one = next(iter(rows.values()))
-    heads = ["unit", "comb GE", "reg GE", "total GE", "registers", "memory bits", *["µm²"] * one.microns]
+    heads = ["unit", "comb GE", "reg GE", "total GE", "registers", "clock gates", "memory bits", *["µm²"] * one.microns]
     body = []
     for name, a in rows.items():
-        cells = [f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.registers, a.memory_bits)]
+        cells = [f"{x:,.0f}" for x in (a.comb_ge, a.reg_ge, a.total_ge, a.registers, a.clock_gates, a.memory_bits)]
         body.append([name, *cells, *[f"{a.total_area:,.1f}"] * a.microns])
     unit = f"1 GE = {one.unit_cell}" + (f", {one.unit_area:g} µm²" if one.microns else "")
     print_table(mapped_units.title("Area", one, unit), heads, body)

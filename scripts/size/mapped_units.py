@@ -39,6 +39,12 @@ Target = Annotated[
 ]
 DontUse = Annotated[list[str] | None, typer.Option("--dont-use", help="Pattern of cells that mapping must not use.")]
 MacroBits = Annotated[int, typer.Option("--macro-bits", min=0, help="Build memories with fewer bits of flip-flops.")]
+Gated = Annotated[
+    int,
+    typer.Option(
+        "--gated", metavar="N", help="Gate the clock of N or more flip-flops that share an enable; 0: no clock gates."
+    ),
+]
 Unit = Annotated[
     str,
     typer.Argument(
@@ -91,16 +97,26 @@ def mapped(
     target: float | None = None,
     dont_use: list[str] | None = None,
     macro_bits: int = flow.MACRO_BITS,
+    gated: int = flow.GATED,
 ) -> Mapped:
     """Map a unit and those inside of it. Raises `ParamError` or `SynthError` before anything is mapped."""
     unit, system, generated = console.chosen(unit, preset, assign, alone=True)
     check(unit in valid(), "unit", unit, f"must be one of {', '.join(valid())}")
     check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
-    flow.check_mapping(liberty, effort, target)
-    options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ())}
+    flow.check_mapping(liberty, effort, target, gated)
+    options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ()), "gated": gated}
     out = Mapped(unit, system, generated, options | {"effort": effort, "target": target})
     _map(out)
+    if out.done:
+        note_gates(liberty, gated, out.options["dont_use"])
     return out
+
+
+def note_gates(liberty: list[Path] | None, gated: int, dont_use: tuple[str, ...] = ()) -> None:
+    """Say in one line that clock gates were asked for, and that the library has none."""
+    if gated and (library := flow.loaded(liberty, dont_use)).gate is None:
+        names = ", ".join(library.names)
+        console.err.print(f"{names}: has no clock gate for the rising edge; nothing is gated", soft_wrap=True)
 
 
 def with_library(one: Mapped, liberty: list[Path]) -> Mapped:

@@ -38,6 +38,7 @@ def command(
     liberty: mapped_units.Liberty = None,
     effort: mapped_units.Effort = "area",
     target: mapped_units.Target = None,
+    gated: mapped_units.Gated = flow.GATED,
     mhz: Annotated[float, typer.Option(help="Clock in MHz.")] = CLOCK / 1e6,
     node: Annotated[int, typer.Option(help="Process node in nm to which the figures are scaled.")] = 14,
     cycles: Annotated[int, typer.Option(help="Evaluate this many cycles of each run, spread over all of it.")] = 4096,
@@ -50,7 +51,7 @@ def command(
     check(mhz > 0, "mhz", mhz, "must be more than 0")
     check(cycles >= 2, "cycles", cycles, "must be at least 2")
     known_node(node)
-    flow.check_mapping(liberty, effort, target)
+    flow.check_mapping(liberty, effort, target, gated)
     designs = [console.chosen(name, preset, param) for name in unit]
     for name, *_ in designs:
         check(name in UNITS, "unit", name, f"must be one of {', '.join(UNITS)}, or a generated folder of one")
@@ -59,7 +60,7 @@ def command(
     try:
         for name, system, made in designs:
             with Spinner(f"{name} on {trace.name}", json):
-                options = {"liberty": liberty, "effort": effort, "target": target}
+                options = {"liberty": liberty, "effort": effort, "target": target, "gated": gated}
                 f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(
                     name, system, data, options, queries, f, made=made, mhz=mhz, node=node, cycles=cycles
@@ -67,6 +68,7 @@ def command(
     except BenchError as e:
         console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    mapped_units.note_gates(liberty, gated)
     if json:
         console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})
     else:
@@ -114,14 +116,22 @@ def table(powers: dict[str, Power], title: str) -> Table:
     where = f"{one.node} nm" if one.library_node else "the library's own node"
     title += f" with {', '.join(one.library)}; {where}, {one.mhz:g} MHz; before layout: no wires, glitches, clock tree"
     heads = ("unit", "cycles", "toggles a cycle", "nets pJ", "cells pJ", "clock pJ", "logic mW", "leakage mW")
-    out = Table(*heads, "memory mW", "total mW", "from", "to", title=title)
+    out = Table(*heads, "memory mW", "total mW", "from", "to", "idle mW", title=title)
     lines = [line for unit, whole in powers.items() for line in ((unit, whole), *_split(unit, whole))]
     for name, p in lines:
         top = p.modules[-1]
         toggles = sum(m.instances * m.toggles for m in p.modules)
         parts = (p.energy(n) for n in ("switching", "internal", "clock"))
         total = p.total
-        milliwatts = (p.dynamic_mw.value, p.leakage_mw.value, p.memory_mw.value, total.value, total.low, total.high)
+        milliwatts = (
+            p.dynamic_mw.value,
+            p.leakage_mw.value,
+            p.memory_mw.value,
+            total.value,
+            total.low,
+            total.high,
+            p.idle_mw,
+        )
         numbers = [*(f"{x:,.2f}" for x in parts), *(f"{x:,.3f}" for x in milliwatts)]
         out.add_row(name, f"{top.cycles:,}", f"{toggles:,.0f}", *numbers)
     return out

@@ -23,6 +23,7 @@ def command(
     target: mapped_units.Target = None,
     dont_use: mapped_units.DontUse = None,
     macro_bits: mapped_units.MacroBits = flow.MACRO_BITS,
+    gated: mapped_units.Gated = flow.GATED,
     with_sta: Annotated[
         bool,
         typer.Option(
@@ -36,7 +37,7 @@ def command(
     Delays are in τ (a fifth of an FO4 inverter) with the embedded library, in ps with --liberty; then the clock is in
     MHz. The last tables show the longest path of each kind and the steps of the longest one.
     """
-    found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits)
+    found = mapped_units.mapped(unit, preset, assign, liberty, effort, target, dont_use, macro_bits, gated)
     rows, failed = found.rows, bool(found.errors)
     report = found.report(preset, assign)
     timed: dict[str, opensta.StaPath] = {}

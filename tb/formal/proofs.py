@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -19,6 +19,7 @@ from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
 from openvrex.tb.formal import (
+    clock_gate_equivalence,
     hcu_tiles_proof,
     kvmu_allocator_proof,
     kvmu_map_proof,
@@ -204,13 +205,31 @@ class Equality:
 
     def judge(self, limit: int = LIMIT) -> Verdict:
         """Decide it by ABC, each leaf on its own; `limit` does not count."""
-        start = time.monotonic()
-        try:
-            modules = list(verilog_equivalence.prove(self.unit, params_of(self.unit, preset(self.size))))
-        except verilog_equivalence.UnequalError as e:
-            return Verdict(self.unit, self.claim, self.size, "broken", "cec", time.monotonic() - start, note=str(e))
-        note = ", ".join(f"{m.module}: {m.registers} registers" for m in modules)
-        return Verdict(self.unit, self.claim, self.size, "unbounded", "cec", time.monotonic() - start, note=note)
+        return _compared(self, lambda: verilog_equivalence.prove(self.unit, params_of(self.unit, preset(self.size))))
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The claim that a unit mapped with clock gates is the unit mapped without, flip-flop by flip-flop."""
+
+    unit: str
+    size: str
+    claim: str = "clock gates change nothing"
+
+    def judge(self, limit: int = LIMIT) -> Verdict:
+        """Decide it by ABC, each leaf on its own; `limit` does not count."""
+        return _compared(self, lambda: clock_gate_equivalence.prove(self.unit, params_of(self.unit, preset(self.size))))
+
+
+def _compared(goal: Equality | Gated, compare: Callable[[], Iterable[verilog_equivalence.Equal]]) -> Verdict:
+    """The verdict on two netlists that `compare` proves equal."""
+    start = time.monotonic()
+    try:
+        modules = list(compare())
+    except verilog_equivalence.UnequalError as e:
+        return Verdict(goal.unit, goal.claim, goal.size, "broken", "cec", time.monotonic() - start, note=str(e))
+    note = ", ".join(f"{m.module}: {m.registers} registers" for m in modules)
+    return Verdict(goal.unit, goal.claim, goal.size, "unbounded", "cec", time.monotonic() - start, note=note)
 
 
 def unread(port: str, module: str = "unit") -> tuple[str, str]:
@@ -265,10 +284,10 @@ def _collisions() -> Iterator[Goal]:
         yield Goal(unit, "no word of a collision is used", size, make, edit, 30, depth=depth)
 
 
-def goals() -> Iterator[Goal | Independence | Equality]:
+def goals() -> Iterator[Goal | Independence | Equality | Gated]:
     """All goals, unit by unit."""
     found = [*_specified(), *_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
-    found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality()]
+    found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality(), *_gated()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -515,6 +534,11 @@ def _independence() -> Iterator[Independence]:
 def _equality() -> Iterator[Equality]:
     for unit in ALL:
         yield from (Equality(unit, size) for size in ("tiny", "core"))
+
+
+def _gated() -> Iterator[Gated]:
+    """Of all units but `core_ip` and `system`, which consist of others."""
+    yield from (Gated(unit, "tiny") for unit in ALL if unit not in ("core_ip", "system"))
 
 
 def _streams() -> Iterator[Goal]:

@@ -155,7 +155,7 @@ class _Names:
 class _Side:
     """A netlist of one side: the value of every bit, as a literal of the graph that both share."""
 
-    def __init__(self, netlist: dict, graph: "_Graph"):
+    def __init__(self, netlist: dict, graph: "Graph"):
         self.netlist, self.graph = netlist, graph
         self.values: dict[object, int] = dict(_CONSTANTS)
         self.gates: dict[int, dict] = {}
@@ -200,7 +200,7 @@ class _Both:
     """The two sides in one graph. `registers` : bits of registers that the text has"""
 
     def __init__(self, gold: dict, gate: dict, names: _Names):
-        self.graph, self.of = _Graph(), names
+        self.graph, self.of = Graph(), names
         self.gold, self.gate = _Side(gold, self.graph), _Side(gate, self.graph)
         self.inputs: dict[Name, int] = {}
         known = {name: bit for bit in self.gold.registers for name in self.gold.names.get(bit, ())}
@@ -251,7 +251,7 @@ class _Both:
         return out
 
 
-class _Graph:
+class Graph:
     """An and-inverter graph without registers; equal gates are one. A literal is twice a node, plus 1 if inverted."""
 
     def __init__(self):
