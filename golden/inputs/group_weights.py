@@ -17,6 +17,8 @@ tensor     GPTQ                                                AWQ, version gemm
 A z of 4 bits in format `gptq` is 1 to 16. Where all z are 8, as in symmetric checkpoints, the matrix has the rule
 SCALE and memory holds no zero points.
 
+Groups of 64 become two of 32 each, as LOAD knows no others.
+
 The last group of GPTQ has fewer inputs than the others where they do not divide the inputs. AWQ has whole groups only.
 
 Source: AutoGPTQ, GPTQModel, AutoAWQ and vLLM, which agree on this; their kernels are not used.
@@ -36,6 +38,7 @@ EACH = 8  # numbers of a word
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # output of each number of a word of AWQ
 MIDDLE = 8  # the zero point of SCALE
 FORMATS = "gptq", "gptq_v2"
+READ = 32, 64, 128  # groups that are read
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class GroupFormat:
 
         awq = must("quant_method", allowed=("gptq", "awq"), reason=": take such a folder, or BF16 weights") == "awq"
         must("bits", "w_bit", allowed=(4,), reason=", as LOAD expands: quantise again")
-        reason = ", the groups that LOAD expands: quantise again"
-        group = must("group_size", "q_group_size", allowed=GROUPS, reason=reason)
+        reason = ", groups that LOAD expands or that are some of these: quantise again"
+        group = must("group_size", "q_group_size", allowed=READ, reason=reason)
         if awq:
             must("version", allowed=("gemm",), default="gemm", reason=": save the model with version gemm")
             return cls(awq, group, 0)
@@ -108,10 +111,12 @@ class GroupFormat:
         if f"{name}.g_idx" in tensors:
             self._check_order(read("g_idx", inputs), f"{where}: {name}.g_idx")
         scales = half.view(np.uint16)[..., None]
-        if (z == MIDDLE).all():
-            return FourBits(q.astype(np.uint8), scales, Packing(Rule.SCALE, self.group))
-        both = np.concatenate([scales, z[..., None]], axis=-1)
-        return FourBits(q.astype(np.uint8), both, Packing(Rule.ZERO, self.group))
+        rule = Rule.SCALE if (z == MIDDLE).all() else Rule.ZERO
+        held = scales if rule == Rule.SCALE else np.concatenate([scales, z[..., None]], axis=-1)
+        group = self.group
+        if group not in GROUPS:  # two groups of 32 with the same scale
+            group, held = GROUPS[0], held.repeat(group // GROUPS[0], axis=0)[: -(-inputs // GROUPS[0])]
+        return FourBits(q.astype(np.uint8), held, Packing(rule, group))
 
     def _numbers(self, words: np.ndarray, rows: bool) -> np.ndarray:
         """The numbers of words [a, b], uint16: [8 a, b] if words hold those of `rows`, else [a, 8 b]."""

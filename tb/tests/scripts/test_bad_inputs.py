@@ -241,7 +241,7 @@ TYPED = {
     "answer --model nowhere": "--model='nowhere': no such file or folder",
     "answer --model file": "model='file': must be a GGUF file",
     "answer --model folder": "folder: config.json=None: must be in the folder",
-    "answer --model model": "model: quantization_config: group_size=64: must be 32 or 128, the groups",
+    "answer --model model": "model: quantization_config: group_size=96: must be 32 or 64 or 128, groups",
     "answer --workers 0": "--workers=0: must be at least 1",
     "answer --to 3": "--from=None: must be given with --to and --waves",
     "answer -p n_q=3": "parameter='n_q': unknown",
@@ -319,7 +319,7 @@ TYPED = {
     "papers prune world --vectors folder": "must be a file, and is a folder",
     "papers stream": "Missing argument 'VIDEO...'",
 }
-GROUPS_OF_64 = CONFIG | {"quantization_config": QUANTIZATION["gptq"] | {"group_size": 64}}
+GROUPS_OF_96 = CONFIG | {"quantization_config": QUANTIZATION["gptq"] | {"group_size": 96}}
 OUTPUTS = (
     "generate hcu",
     "ip dre_ip",
@@ -356,7 +356,7 @@ def place(tmp_path, monkeypatch):
     for name in ("folder", "locked"):
         (tmp_path / name).mkdir()
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(GROUPS_OF_64))
+    (tmp_path / "model/config.json").write_text(json.dumps(GROUPS_OF_96))
     for name, text in {"file": "text\n", "folder/wrong": "text\n", "wrong.json": "{}", "program": "end\n"}.items():
         (tmp_path / name).write_text(text)
     for name in ("pipe", "pipe.toml"):

@@ -132,7 +132,7 @@ MATTERS = {
 # Those that change no figure of a pass on these presets; `test_hardware_that_cannot_serve_is_refused` has some.
 SILENT = {
     "n_ctx", "token_bits", "count_bits", "counts", "hcu.frame", "hcu.early_abandon", "hcu.newest",
-    "kvmu.blocks", "kvmu.boundary", "kvmu.addr_bits", "kvmu.rows", "kvmu.read_counts",
+    "kvmu.blocks", "kvmu.boundary", "kvmu.addr_bits", "kvmu.rows", "kvmu.read_counts", "kvmu.shared",
     "dpe.n_h", "dpe.n_w", "dpe.window", "vpe.n_h",
     "vpe.n_w", "vpe.score", "lxe.i_depth", "lxe.queue", "lxe.words", "lxe.copies",
 }  # fmt: skip

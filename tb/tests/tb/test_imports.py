@@ -18,8 +18,8 @@ ROOMS = (
     "hdl",  # parameters of hardware, emission, what every unit uses
     *("hdl.arith", "hdl.bus", "hdl.retrieval", "hdl.execution", "hdl.video", "hdl.shells"),
     *("sim", "sim.units", "sim.system"),
-    *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks", "tb.formal", "tb.campaigns"),
-    *("synth", "synth.sweep", "ip"),
+    *("tb", "tb.library", "tb.fixtures", "tb.benches", "tb.checks"),
+    *("synth", "synth.sweep", "tb.formal", "tb.campaigns", "ip"),
     *("scripts", "scripts.blocks", "scripts.pages", "scripts.generation", "scripts.check"),
     *("scripts.simulate", "scripts.run", "scripts.size"),
     *("papers", "papers.policies", "papers.recall", "papers.evaluation", "papers.commands"),
