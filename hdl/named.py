@@ -14,8 +14,22 @@ def comb(m: Module, name: str, value: ValueLike, shape: Shape | int | None = Non
     return s
 
 
-def reg(m: Module, name: str, value: ValueLike, shape: Shape | int | None = None, reset_less: bool = True) -> Signal:
-    """`value` a cycle later, in a register without a reset unless `reset_less` is False."""
+def reg(
+    m: Module,
+    name: str,
+    value: ValueLike,
+    shape: Shape | int | None = None,
+    reset_less: bool = True,
+    when: ValueLike | None = None,
+) -> Signal:
+    """`value` a cycle later, in a register without a reset unless `reset_less` is False.
+
+    when : cycles in which the register takes a value; all if not given. A clock gate needs it
+    """
     s = Signal(len(value) if shape is None else shape, name=name, reset_less=reset_less)
-    m.d.sync += s.eq(value)
+    if when is None:
+        m.d.sync += s.eq(value)
+    else:
+        with m.If(when):
+            m.d.sync += s.eq(value)
     return s

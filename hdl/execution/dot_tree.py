@@ -39,7 +39,8 @@ class DotTree(wiring.Component):
     Each cycle takes a chunk of n_w weights and n_w activations; the tree sums the chunks from `first` to `last` and
     rounds once. It reads exponents a cycle before significands. So it knows the largest exponent when the products are
     there, and no register holds waiting operands. It negates products by inversion, and adds the missing ones in free
-    carry bits.
+    carry bits. Registers of payloads take a value only when their stage has a chunk: so mapping gives each stage a
+    clock gate.
 
     Parameters
     ----------
@@ -86,19 +87,19 @@ class DotTree(wiring.Component):
         p, m = self.p, Module()
         valid, first, last = self._cycles(m)
         exponents, significands = self._memories(m, valid[1])
-        race = self._race(m, exponents)
-        products = self._multiply(m, significands, race)
-        total5 = self._add(m, *self._align(m, products))
-        top5 = _later(m, "top_", products.top2, 3)
-        block, chunk7, down_row6 = self._meet(m, total5, top5, valid[6], first[6])
-        row, flags8 = self._accumulate(m, chunk7, down_row6, products, valid[8], first[8])
+        race = self._race(m, exponents, valid[1])
+        products = self._multiply(m, significands, race, valid[2])
+        total5 = self._add(m, *self._align(m, products, valid[3]), valid)
+        top5 = _later(m, "top_", products.top2, valid[3:6])
+        block, chunk7, down_row6 = self._meet(m, total5, top5, valid, first[6])
+        row, flags8 = self._accumulate(m, chunk7, down_row6, products, valid, first[8])
 
         # Cycles 9 to 11: rounded. The row's unit is 2^(8 block - 252 - window).
         m.submodules.round = rounder = Normaliser(p.dot.row_bits, 9 - BLOCK_BITS, 1 << BLOCK_BITS, -252 - p.window)
         plus8, minus8, nan8 = flags8
         m.d.comb += [
             rounder.x.eq(row),
-            rounder.scale.eq(_later(m, "block_", block, 2)),
+            rounder.scale.eq(_later(m, "block_", block, valid[7:9])),
             rounder.nan.eq(nan8 | (plus8 & minus8)),
             rounder.infinite.eq(plus8 | minus8),
             rounder.minus.eq(minus8),
@@ -121,7 +122,7 @@ class DotTree(wiring.Component):
         m.submodules.exponent_ram = exponent_ram = Ram(8 * n, p.w_depth, n, p.protect)
         m.submodules.significand_ram = significand_ram = Ram(8 * n, p.w_depth, n, p.protect)
         collect_errors(m, self, [exponent_ram, significand_ram])
-        r_addr1 = reg(m, "r_addr1", self.r_addr)
+        r_addr1 = reg(m, "r_addr1", self.r_addr, when=self.r_en)
         for memory, words, read, addr in (
             (exponent_ram, [word[7:15] for word in self.w_data], self.r_en, self.r_addr),
             (significand_ram, [Cat(word[:7], word[15]) for word in self.w_data], valid1, r_addr1),
@@ -130,7 +131,7 @@ class DotTree(wiring.Component):
             m.d.comb += [memory.r_en.eq(read), memory.r_addr.eq(addr)]
         return tuple([memory.r_data.word_select(i, 8) for i in range(n)] for memory in (exponent_ram, significand_ram))
 
-    def _race(self, m: Module, words: list[Value]) -> "_Race":
+    def _race(self, m: Module, words: list[Value], valid1: Value) -> "_Race":
         """Cycle 1: the products' exponents, and the highest bits of the largest exponent.
 
         It finds only the fewest bits, because activations arrive late: their register drives all trees.
@@ -144,15 +145,15 @@ class DotTree(wiring.Component):
         high, leading, below = largest(m, [v[9 - HIGH :] for v in e], live, Const(0, n), "high")
         bad = comb(m, "bad", ((w_special & x.zero) | (x.special & w_zero)).any())
         return _Race(
-            e1=[reg(m, f"e1_{i}", v[: 9 - HIGH]) for i, v in enumerate(e)],
-            high1=reg(m, "high1", high),
-            leading1=reg(m, "leading1", leading),
-            below1=reg(m, "below1", below),
-            bad1=reg(m, "bad1", bad),
-            w_special1=reg(m, "w_special1", w_special),
+            e1=[reg(m, f"e1_{i}", v[: 9 - HIGH], when=valid1) for i, v in enumerate(e)],
+            high1=reg(m, "high1", high, when=valid1),
+            leading1=reg(m, "leading1", leading, when=valid1),
+            below1=reg(m, "below1", below, when=valid1),
+            bad1=reg(m, "bad1", bad, when=valid1),
+            w_special1=reg(m, "w_special1", w_special, when=valid1),
         )
 
-    def _multiply(self, m: Module, words: list[Value], race: "_Race") -> "_Products":
+    def _multiply(self, m: Module, words: list[Value], race: "_Race", valid2: Value) -> "_Products":
         """Cycle 2: the rest of the largest exponent, and the products.
 
         If the exponent of a product without its fine bits is more than one below the largest's, the product is at least
@@ -160,12 +161,14 @@ class DotTree(wiring.Component):
         """
         low, equal, below = largest(m, race.e1, race.leading1, race.below1, "low", FINE)
         top = comb(m, "top", Cat(low, race.high1))
-        fine2 = [reg(m, f"fine2_{i}", v[:FINE]) for i, v in enumerate(race.e1)]
-        below2, near2 = reg(m, "below2", below), reg(m, "near2", equal | below)
+        fine2 = [reg(m, f"fine2_{i}", v[:FINE], when=valid2) for i, v in enumerate(race.e1)]
+        below2, near2 = reg(m, "below2", below, when=valid2), reg(m, "near2", equal | below, when=valid2)
         y, one = self.significands, Const(1, 1)
         ws = [comb(m, f"ws{i}", word) for i, word in enumerate(words)]
         sign = comb(m, "sign", Cat(s[7] for s in ws) ^ y.sign)
-        products = [reg(m, f"product{i}", Cat(s[:7], one) * Cat(y.fraction[i], one)) for i, s in enumerate(ws)]
+        products = [
+            reg(m, f"product{i}", Cat(s[:7], one) * Cat(y.fraction[i], one), when=valid2) for i, s in enumerate(ws)
+        ]
         special = comb(m, "special", race.w_special1 | y.special)
         nan = comb(m, "nan", race.bad1 | y.nan | (race.w_special1 & Cat(s[6] for s in ws)).any())
         return _Products(
@@ -173,14 +176,14 @@ class DotTree(wiring.Component):
             fine2=fine2,
             below2=below2,
             near2=near2,
-            top2=reg(m, "top2", top),
-            sign2=reg(m, "sign2", sign),
-            nan2=reg(m, "nan2", nan),
-            plus2=reg(m, "plus2", (special & ~sign).any()),
-            minus2=reg(m, "minus2", (special & sign).any()),
+            top2=reg(m, "top2", top, when=valid2),
+            sign2=reg(m, "sign2", sign, when=valid2),
+            nan2=reg(m, "nan2", nan, when=valid2),
+            plus2=reg(m, "plus2", (special & ~sign).any(), when=valid2),
+            minus2=reg(m, "minus2", (special & sign).any(), when=valid2),
         )
 
-    def _align(self, m: Module, x: "_Products") -> tuple[list[Value], Signal]:
+    def _align(self, m: Module, x: "_Products", valid3: Value) -> tuple[list[Value], Signal]:
         """Cycle 3: aligns products, inverts negative ones, and compresses eight at a time to two rows.
 
         Also returns the ones left over. A negative term -t is ~t + 1. Its sign bit of weight -2^w is stored as 2^w of a
@@ -200,48 +203,53 @@ class DotTree(wiring.Component):
                 aligned = comb(m, f"aligned{j}", wide >> shift)
                 terms.append(comb(m, f"term{j}", Cat(aligned ^ x.sign2[j].replicate(w), ~x.sign2[j])))
             pair, left = carry_save(m, terms, [x.sign2[j] for j in range(i, i + len(terms))], sum_bits, f"g{i}")
-            rows += [reg(m, f"row{i}_{k}", v, sum_bits) for k, v in enumerate(pair)]
+            rows += [reg(m, f"row{i}_{k}", v, sum_bits, when=valid3) for k, v in enumerate(pair)]
             ones += left
-        return rows, reg(m, "ones3", Cat(ones))
+        return rows, reg(m, "ones3", Cat(ones), when=valid3)
 
-    def _add(self, m: Module, rows: list[Value], ones3: Signal) -> Signal:
+    def _add(self, m: Module, rows: list[Value], ones3: Signal, valid: list[Value]) -> Signal:
         """Cycle 4 compresses to two rows, cycle 5 adds them."""
         sum_bits = self.p.dot.sum_bits
         weights = Const(-(self.p.n_w << self.p.window) & ((1 << sum_bits) - 1), sum_bits)  # weight of the n sign bits
         pair, left = carry_save(m, [*rows, weights], list(ones3), sum_bits, "tree")
-        a4, b4, one4 = reg(m, "a4", pair[0], sum_bits), reg(m, "b4", pair[1], sum_bits), reg(m, "one4", left[0], 1)
-        return reg(m, "total5", (a4 + b4 + one4)[:sum_bits])
+        a4, b4, one4 = (
+            reg(m, name, value, width, when=valid[4])
+            for name, value, width in (("a4", pair[0], sum_bits), ("b4", pair[1], sum_bits), ("one4", left[0], 1))
+        )
+        return reg(m, "total5", (a4 + b4 + one4)[:sum_bits], when=valid[5])
 
     def _meet(
-        self, m: Module, total5: Signal, top5: Signal, valid6: Value, first6: Value
+        self, m: Module, total5: Signal, top5: Signal, valid: list[Value], first6: Value
     ) -> tuple[Signal, Signal, Signal]:
         """Cycle 6: shifts the chunk to its block of exponents, and finds the larger block of chunk and row.
 
         Cycle 7 shifts the chunk to that block. Returns the block, the chunk, and by how many blocks the row goes down.
         """
         sum_bits = self.p.dot.sum_bits
-        fine6 = reg(m, "fine6", total5.as_signed() << top5[:BLOCK_BITS], sum_bits + (1 << BLOCK_BITS) - 1)
+        fine6 = reg(
+            m, "fine6", total5.as_signed() << top5[:BLOCK_BITS], sum_bits + (1 << BLOCK_BITS) - 1, when=valid[6]
+        )
         block = Signal(9 - BLOCK_BITS, reset_less=True)
         own = top5[BLOCK_BITS:]
         larger = comb(m, "larger", Mux(first6 | (own > block), own, block))
-        down_chunk6 = reg(m, "down_chunk6", larger - own, len(block))
-        down_row6 = reg(m, "down_row6", larger - block, len(block))
-        with m.If(valid6):
+        down_chunk6 = reg(m, "down_chunk6", larger - own, len(block), when=valid[6])
+        down_row6 = reg(m, "down_row6", larger - block, len(block), when=valid[6])
+        with m.If(valid[6]):
             m.d.sync += block.eq(larger)
-        chunk7 = reg(m, "chunk7", _down(m, fine6, down_chunk6, self.p.dot.row_bits, "chunk"))
+        chunk7 = reg(m, "chunk7", _down(m, fine6, down_chunk6, self.p.dot.row_bits, "chunk"), when=valid[7])
         return block, chunk7, down_row6
 
     def _accumulate(
-        self, m: Module, chunk7: Signal, down_row6: Signal, x: "_Products", valid8: Value, first8: Value
+        self, m: Module, chunk7: Signal, down_row6: Signal, x: "_Products", valid: list[Value], first8: Value
     ) -> tuple[Signal, Signal]:
         """Cycle 8: shifts the row to the larger block and adds the chunk; also keeps flags for infinities and NaN."""
         row_bits = self.p.dot.row_bits
         row = Signal(row_bits, reset_less=True)
-        down_row7 = reg(m, "down_row7", down_row6)
+        down_row7 = reg(m, "down_row7", down_row6, when=valid[7])
         kept = comb(m, "kept", _down(m, row, down_row7, row_bits, "row") & ~first8.replicate(row_bits))
-        flags = reg(m, "flags7", _later(m, "flags_", Cat(x.plus2, x.minus2, x.nan2), 4))
+        flags = _later(m, "flags_", Cat(x.plus2, x.minus2, x.nan2), valid[3:8])
         flags8 = Signal(3, reset_less=True)
-        with m.If(valid8):
+        with m.If(valid[8]):
             m.d.sync += [row.eq(kept + chunk7), flags8.eq(flags | (flags8 & ~first8.replicate(3)))]
         return row, flags8
 
@@ -271,10 +279,10 @@ class _Products(NamedTuple):
     minus2: Signal
 
 
-def _later(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """Returns `value` after that many cycles."""
-    for k in range(cycles):
-        value = reg(m, f"{name}_{k}", value)
+def _later(m: Module, name: str, value: Value, valid: list[Value]) -> Value:
+    """Returns `value` after a cycle for each of `valid`: whether there is a chunk in it."""
+    for k, when in enumerate(valid):
+        value = reg(m, f"{name}_{k}", value, when=when)
     return value
 
 
