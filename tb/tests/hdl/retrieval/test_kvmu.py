@@ -137,13 +137,13 @@ def test_documented_cycles_with_kept_blocks(latency):
 
 MUTANTS = {  # by size
     "ragged": {
-        "$and 1.f5c676ad: Y[0] const0": "a full pool is not told",
+        "$and 1.ddb9b64c: Y[0] const0": "a full pool is not told",
         "$lt 0.dc089097: B[0] const1": "one block more than there is",
         "$lt 0.dc089097: B[1] const1": "`blocks` is ignored",
         "$add 1.b938ccf2: B[0] const0": "a cluster's count does not rise",
         "$ne 0.88beee03: Y[0] const1": "every burst ends with its block",
         "$or 1.6dcaeafe: Y[0] const0": "fetches go on beside a CLEAR",
-        "$logic_not 1.e759c439: Y[0] const1": "it writes before all items came",
+        "$logic_not 1.7cc9ac49: Y[0] const1": "it writes before all items came",
         "$mux 1.d37c4fa3: S[0] const0": "a CLEAR frees the wrong blocks",
         "$ge 0.46ab45a8: Y[0] const1": "words without a place",
         "$ge 0.46ab45a8: B[0] const1": "the ring is not filled",
