@@ -16,14 +16,17 @@ from openvrex.tb.checks.kvmu_checks import (
     STALLS,
     check,
     check_append_never_waits_for_bursts,
+    check_cycles,
     check_cycles_equal_time_view,
     check_equals_golden,
     covered,
     emitted,
     episode,
+    results,
     run,
     switches,
     traffic,
+    unstalled_sets,
 )
 from openvrex.tb.formal.kvmu_allocator_proof import DEPTH, prove
 from openvrex.tb.formal.kvmu_map_proof import FetchMonitor, MoveMonitor
@@ -180,10 +183,16 @@ def test_mutants_are_killed(size, every):
     p = SIZES[size]
     e = episode(p, *traffic(p, 1, 300, clear=0.04, sets=150), STALLS, late=3, blocks=p.blocks - 3, uses=0.5)
     episodes = [switches(p), e]
+    if p.kept:  # sets of more blocks than may be kept, a CLEAR between those that are noted, cycles
+        wanted = {"too_many_to_keep", "clear_between_keeps"}
+        some = [(e, got) for e, got in results(size) if not e["keep"]]
+        episodes += [e for e, got in some if check(p, e, got).bins & wanted or unstalled_sets(e)]
 
     def passes(unit):
         for e, got in zip(episodes, run(unit, p, episodes, waves=False), strict=True):
             check(p, e, got)
+            if unstalled_sets(e):
+                check_cycles(p, e, got)
 
     assert not survivors(emitted(p), MUTANTS[size], passes, every=every)
 
