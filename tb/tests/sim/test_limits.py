@@ -51,7 +51,7 @@ def test_a_pass_with_retrieval_has_few_tokens():
     assert plan(h.frame, h.frame).shape.tokens == h.frame
     with pytest.raises(ParamError, match=f"must be at most frame = {h.frame}"):
         plan(h.frame + 1, h.frame)
-    larger = int(re.search(r"`-p hcu\.frame=(\d+)` makes room for", PAGE)[1])
+    larger = int(re.search(r"`hcu\.frame`, at most `hcu\.tile` \((\d+) in presets\)", PAGE)[1])
     assert override(preset("core"), [f"hcu.frame={larger}"]).core.dre.hcu.frame == larger
 
 

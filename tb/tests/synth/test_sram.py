@@ -140,6 +140,7 @@ def area(top: str, comb: float, reg: float, *memories: MemoryMacro) -> Area:
         comb,
         reg,
         0,
+        0,
         {},
         memories,
         (),
