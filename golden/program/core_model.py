@@ -125,8 +125,10 @@ class Core(Lxe):
                 )
             placed = self.placed.popleft()
             if not placed.ok:
-                reason = f"the map has no free block among {self.dre.kv.blocks}: raise blocks"
-                raise i.error(reason, Status.FULL)
+                kv = self.dre.kv
+                none = f"the map has no free block among {kv.blocks}: raise blocks"
+                spent = f"its context holds its quota of {kv.quota} blocks: raise quota, or clear the context"
+                raise i.error(spent if kv.quota and kv.free else none, Status.FULL)
             if placed.move:
                 self._move(placed.move)
             self._copy(i.addr + k * size, placed.device, size, read=self._named(Allow.LOAD))
