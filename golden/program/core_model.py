@@ -186,7 +186,7 @@ class Core(Lxe):
         self.write(dst, data[0], known[0], write)
 
     def _named(self, program: Allow) -> Allow:
-        """What a copy needs at an address that the program names: what a program of other users' entries needs."""
+        """What a region must allow where the program names the address: `program`, if users share."""
         if self.dre.kv.sizes.shared:
             return program
         return Allow.ENTRY_READ if program == Allow.LOAD else Allow.ENTRY_WRITE
@@ -197,5 +197,8 @@ class Core(Lxe):
 
     def _context(self, i: Issue) -> int:
         if not self.dre.first <= i.addr < self.dre.kv.n_ctx:
-            raise i.error(f"names context {i.addr}: it may {self.dre.first} to {self.dre.kv.n_ctx - 1}", Status.RANGE)
+            last = self.dre.kv.n_ctx - 1
+            raise i.error(
+                f"names context {i.addr}: must be {self.dre.first} to {last}, which have tables", Status.RANGE
+            )
         return i.addr

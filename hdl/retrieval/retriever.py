@@ -88,8 +88,8 @@ class Retriever(Unit):
         1 cycle after the order, the KVMU's 1 later, and the instruction is done 1 cycle after that. Copies as in
         `Copier`, then 2 cycles from the last response to `done`, 3 for FETCH, 4 with `kvmu.kept`. Exact in
         `sim.units.retriever_time.RetrieverTime`.
-    Throughput: CLUSTER 4 cycles, CLEAR and SWITCH 5; a copied beat a cycle, across copies. At the `core` preset an
-        entry of 512 bytes is 8 beats.
+    Throughput: CLUSTER 4 cycles, CLEAR and SWITCH 5, and a CLEAR what it wipes besides; a copied beat a cycle, across
+        copies. At the `core` preset an entry of 512 bytes is 8 beats.
     Raises: `ParamError` where the DRE and the LXE do not fit together.
     Source: `golden.program.isa.Retrieve`; V-Rex section V-C, Fig. 12.
     """

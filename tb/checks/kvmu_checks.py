@@ -38,6 +38,7 @@ SIZES = {
     "kept-one": replace(ONE, kept=2),
     "kept": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4),
     "kept-shared": replace(RAGGED, clusters=9, blocks=40, block_slots=2, entry_bytes=16, kept=4, shared=True),
+    "shared-one": replace(ONE, shared=True),
     "kept-all": replace(TINY, entry_bytes=512, kept=TINY.clusters),
     "one-slot": replace(RAGGED, shared=True, block_slots=1, recent=1, entry_bytes=40, count_lanes=2, read_counts=4),
 }

@@ -388,6 +388,23 @@ def kept_blocks(errors: frozenset[int] = frozenset()) -> Episode:
     return e
 
 
+def wiped_blocks() -> Episode:
+    """CLEARs that wipe none, one and several blocks, between entries that come and go."""
+    e = Episode(params(SIZES["shared"]))
+    size = e.p.dre.kvmu.block_bytes
+    for n in (0, 1, 5):
+        e.place(0, SOURCES, 5)  # moves behind the ring's three
+        e.clear(0, [HOMES + (64 + i) * size for i in range(n)], level=1)
+        e.fetch(FETCHED, [(HOMES, size)], to=3)
+    return e
+
+
+def check_stops_while_blocks_are_wiped():
+    """At any cycle, and a reset in flight."""
+    stopped("shared", wiped_blocks, range(1, 500, 7))
+    reset("shared", wiped_blocks, (60, 131, 264, 390))
+
+
 def late_blocks() -> list[tuple[Episode, dict]]:
     """Sets whose blocks come late, and so are kept late."""
     return [(kept_blocks(), {"stalls": stalls, "latency": (30, 30)}) for stalls in STALLS]

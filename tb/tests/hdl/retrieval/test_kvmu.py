@@ -99,6 +99,11 @@ def test_documented_cycles_of_requests(latency):
         assert given.c == list(range(3 + n, 3 + n + words))
         assert given.w == [3 + n + words if words else 3]
     assert interval(1, 0)[0] <= 4 + 4 * 3 + (n + 1)
+    shared = KvmuTime(replace(CORE, shared=True, boundary=8192))
+    shared.run([(0, 0, k // 7) for k in range(21)])  # three clusters of four blocks
+    cleared = shared.run([(1, 0, 0)], latency=latency)
+    assert cleared.w[0] - cleared.a[0] <= 4 + 4 * 3 + (n + 1) + 12 * (n + 4)
+    assert len(cleared.x) == 12
     assert append(0) == 9 + n
     time.kv.fresh = CORE.blocks  # only freed blocks are left
     assert append(1) == 9 + n + 2 + n

@@ -26,6 +26,7 @@ from openvrex.tb.checks.retriever_checks import (
     check_stops_at_any_cycle,
     check_stops_kept,
     check_stops_packed,
+    check_stops_while_blocks_are_wiped,
     check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
@@ -100,6 +101,10 @@ def test_stops_at_any_cycle():
 
 def test_reset_in_flight():
     check_reset_in_flight()
+
+
+def test_stops_while_blocks_are_wiped():
+    check_stops_while_blocks_are_wiped()
 
 
 def test_full_rate_packed():
