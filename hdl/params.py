@@ -597,6 +597,7 @@ class SystemParams:
     common: bool = parameter(
         False, "what several cores read at the same addresses is read from memory once", optional=True
     )
+    ports: int = parameter(1, "memory ports; bursts go to them in turn by address", high=8, power_of_two=True)
     mask: MaskParams = field(default_factory=MaskParams)
 
     def __post_init__(self):

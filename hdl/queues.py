@@ -37,20 +37,25 @@ def kv4_numbers(p: CoreParams) -> int:
     return min(GROUPS[0], p.lxe.bus_bytes // 4)
 
 
-def port_beats(p: SystemParams, together: bool = False) -> tuple[int, int]:
-    """Arbiter: beats of a manager's read and write buffers.
+def port_beats(p: SystemParams, together: bool = False, of: int = 1) -> tuple[int, int]:
+    """Arbiter: beats of a manager's read and write buffers at one of `of` memory ports.
 
-    For reads, the cores' share of the bursts that one core can have in flight, but at least two of the longest bursts;
-    of an LXE whose beats come for others, too (`together`), at least `TOGETHER`. For writes two bursts: one that comes
-    in and one that goes out.
+    For reads, the cores' share of the bursts that one core can have in flight; of an LXE whose beats come for others,
+    too (`together`), at least `TOGETHER`. The ports share them, but each has two of the longest bursts at least. For
+    writes two bursts: one that comes in and one that goes out; of several ports one each, which take turns.
     """
     lxe = p.core.lxe
     longest = lxe.burst_bytes // lxe.bus_bytes
-    least = max(2, min(TOGETHER, lxe.bursts) if together else 0)
-    return max(LEAST, longest * max(least, -(-lxe.bursts // p.cores))), max(LEAST, 2 * longest)
+    bursts = max(-(-lxe.bursts // p.cores), min(TOGETHER, lxe.bursts) if together else 0)
+    return max(LEAST, longest * max(2, -(-bursts // of))), max(LEAST, longest * (2 if of == 1 else 1))
+
+
+def dealt_bursts(p: SystemParams) -> int:
+    """Interleaver: bursts of a manager, over all ports, whose last answer has not come."""
+    return max(LEAST, p.core.lxe.bursts)
 
 
 def table_beats(p: SystemParams) -> tuple[int, int, int]:
-    """Arbiter: the same for the tables of a core, and the responses of its puts."""
+    """Arbiter: the same as `port_beats` for the tables of a core, and the responses of its puts."""
     t = p.core.dre.table
     return max(LEAST, 2 * t.burst_bytes // t.bus_bytes), LEAST, PUTS

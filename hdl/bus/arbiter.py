@@ -1,6 +1,7 @@
-"""Arbiter: joins the AXI4 managers of all cores on one memory port."""
+"""Arbiter: joins the AXI4 managers of all cores on one memory port, or on several."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -14,6 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import (
+    CHANNELS,
     PREFIX,
     address_layout,
     connect_ports,
@@ -22,6 +24,7 @@ from openvrex.hdl.bus.axi import (
     response_layout,
     write_layout,
 )
+from openvrex.hdl.bus.interleaver import Interleaver
 from openvrex.hdl.bus.manager_port import LxeManagerPort, ManagerPort, Slice, TableManagerPort
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb
@@ -42,10 +45,18 @@ def id_bits(p: SystemParams) -> int:
     return bits_for(MANAGERS * p.cores)
 
 
+def memory_prefixes(p: SystemParams) -> list[str]:
+    """Prefix of each memory port: `m_axi_`, or of several `m0_axi_`, `m1_axi_` and so on."""
+    return [PREFIX] if p.ports == 1 else [f"m{j}_axi_" for j in range(p.ports)]
+
+
 def memory_members(p: SystemParams) -> dict[str, wiring.Member]:
     """AXI4 manager ports to memory, with an ID wide enough for all managers."""
-    wide = {f"{PREFIX}{x}id": (Out if x[0] == "a" else In)(id_bits(p)) for x in ("ar", "aw", "r", "b")}
-    return port_members(p.core) | wide
+    out = {}
+    for prefix in memory_prefixes(p):
+        wide = {f"{prefix}{x}id": (Out if x[0] == "a" else In)(id_bits(p)) for x in ("ar", "aw", "r", "b")}
+        out |= port_members(p.core, prefix) | wide
+    return out
 
 
 class RoundRobin(wiring.Component):
@@ -102,7 +113,8 @@ class RoundRobin(wiring.Component):
 
 class Arbiter(Unit):
     """Joins the AXI4 managers of all cores on one port: 3 i is the LXE of core i, 3 i + 1 its retriever, 3 i + 2 its
-    tables.
+    tables. With `ports`, on so many: interleavers deal each manager's bursts to them by address
+    (`hdl.bus.interleaver`), and each port has an arbiter of its own, as the following says.
 
     The arbiter grants AR and AW in turn, whole bursts at a time. The ID is the manager's number. The memory may answer
     different IDs in any order and interleave their beats on R. W follows in the order of the AWs, not interleaved. All
@@ -126,29 +138,32 @@ class Arbiter(Unit):
     Parameters
     ----------
     p : SystemParams
+    of : int : memory ports between which the managers' bursts are dealt before they come here; sets sizes of buffers
 
     Members
     -------
     ar, aw, w, r, b : In, In, In, Out, Out(arrays of 3 * cores streams of the layouts in `hdl.bus.axi`) : the managers
     common_log2, common_base, common_limit : In(range(COMMON_LOG2 + 1), COMMON_BITS, COMMON_BITS) : with `common`:
         logarithm of a group's cores, first 4 KB and end of what they read together
-    m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`
+    m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`; of several ports m0_axi_*, m1_axi_* and so on,
+        each with whole addresses
     perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
-        write_waits (cycles in which a burst on offer was not granted); a burst for several managers counts once
+        write_waits (cycles in which a burst on offer was not granted); a burst for several managers counts once. Sums
+        over all ports
 
     Latency: without other requests 3 cycles from `ar` to m_axi_ar and 3 from m_axi_r to `r`; from the last beat of a
         write to m_axi_aw 3, to its first beat on m_axi_w 6; 3 from m_axi_b to `b`. A common read takes a cycle more.
-        Exact in `sim.units.arbiter_time`.
-    Throughput: a grant of each kind and a beat in each direction every cycle. One manager alone gets this as long as
-        its reads in flight fit `hdl.queues.port_beats`.
+        Several ports add those of `hdl.bus.interleaver.Interleaver`. Exact in `sim.units.arbiter_time`.
+    Throughput: at each port a grant of each kind and a beat in each direction every cycle. One manager alone gets this
+        of one port, as long as its reads in flight fit `hdl.queues.port_beats`.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: V-Rex section V-A, Fig. 10 (N cores on one memory); AXI4 (ARM IHI 0022) A5.
     """
 
     COUNTERS = ("reads", "writes", "read_beats", "write_beats", "read_waits", "write_waits")
 
-    def __init__(self, p: SystemParams):
-        self.managers = MANAGERS * p.cores
+    def __init__(self, p: SystemParams, of: int = 1):
+        self.managers, self.of = MANAGERS * p.cores, of
         p.core.lxe_format()  # checks that lanes and bus fit together
         layouts = {"ar": address_layout(), "aw": address_layout(), "w": write_layout(p.core)}
         answers = {"r": read_layout(p.core), "b": response_layout()}
@@ -165,19 +180,46 @@ class Arbiter(Unit):
     @staticmethod
     def timing(p: SystemParams) -> dict[str, str]:
         """Formulas for the manifest."""
-        reads, writes = port_beats(p)
-        more, responses = f", of an LXE {port_beats(p, True)[0]}" if p.common else "", p.core.lxe.bursts
+        reads, writes = port_beats(p, of=p.ports)
+        more, responses = f", of an LXE {port_beats(p, True, p.ports)[0]}" if p.common else "", p.core.lxe.bursts
+        read, last, first = (3, 3, 6) if p.ports == 1 else (4, 3, 6)
         return {
-            "read": "3 cycles from ar to m_axi_ar, 3 from m_axi_r to r",
-            "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
+            "read": f"{read} cycles from ar to m_axi_ar, 3 from m_axi_r to r",
+            "write": f"{last} cycles from a burst's last beat to m_axi_aw, {first} to its first on m_axi_w; "
+            "3 from m_axi_b to b",
             "fairness": f"at most {MANAGERS * p.cores - 1} grants of others before one's own",
             "room": f"of an LXE or retriever {reads} beats of reads{more}, {writes} of writes, {responses} responses",
         }
 
     def elaborate(self, platform):
+        return self._one_port(platform) if self.p.ports == 1 else self._ports(platform)
+
+    def _ports(self, platform) -> Module:
+        """Interleavers, and an arbiter for each port."""
+        p, m = self.p, Module()
+        one = replace(p, ports=1)
+        ports = [place(m, platform, f"memory{j}", Arbiter, one, p.ports) for j in range(p.ports)]
+        for i in range(self.managers):
+            dealer = place(m, platform, f"interleaver{i}", Interleaver, p)
+            for name in CHANNELS:
+                inward = name in ("ar", "aw", "w")
+                ends = [(getattr(self, name)[i], getattr(dealer.i, name))]
+                ends += [(getattr(to, name), getattr(port, name)[i]) for to, port in zip(dealer.to, ports, strict=True)]
+                for near, far in ends:
+                    _connect(m, *((near, far) if inward else (far, near)))
+        for port, prefix in zip(ports, memory_prefixes(p), strict=True):
+            if p.common:
+                m.d.comb += [getattr(port, name).eq(getattr(self, name)) for name in common_members()]
+            for name, member in memory_members(one).items():
+                inner, outer = getattr(port, name), getattr(self, prefix + name.removeprefix(PREFIX))
+                m.d.comb += outer.eq(inner) if member.flow == Out else inner.eq(outer)
+        m.d.comb += [self.perf[name].eq(sum(port.perf[name] for port in ports)) for name in self.COUNTERS]
+        return m
+
+    def _one_port(self, platform) -> Module:
         p, m, count = self.p, Module(), self.managers
         kinds = (LxeManagerPort if p.common else ManagerPort, ManagerPort, TableManagerPort)
-        ports = [place(m, platform, f"port{i}", kinds[i % MANAGERS], p) for i in range(count)]
+        ports = [place(m, platform, f"port{i}", kinds[i % MANAGERS], p, self.of) for i in range(count)]
         self._connect_managers(m, ports)
         # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
@@ -208,11 +250,9 @@ class Arbiter(Unit):
     def _connect_managers(self, m: Module, ports: list[ManagerPort]) -> None:
         for i, port in enumerate(ports):
             for name in ("ar", "aw", "w"):
-                outer, inner = getattr(self, name)[i], getattr(port, name)
-                m.d.comb += [inner.payload.eq(outer.payload), inner.valid.eq(outer.valid), outer.ready.eq(inner.ready)]
+                _connect(m, getattr(self, name)[i], getattr(port, name))
             for name in ("r", "b"):
-                outer, inner = getattr(self, name)[i], getattr(port, name)
-                m.d.comb += [outer.payload.eq(inner.payload), outer.valid.eq(inner.valid), inner.ready.eq(outer.ready)]
+                _connect(m, getattr(port, name), getattr(self, name)[i])
 
     def _grants(
         self,
@@ -291,6 +331,11 @@ class Arbiter(Unit):
             if common and name == "r":
                 m.d.comb += common.ends.eq(valid & (number == 0) & payload.last)
         return buses, come
+
+
+def _connect(m: Module, source: wiring.PureInterface, sink: wiring.PureInterface) -> None:
+    """A stream from its source to its sink."""
+    m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid), source.ready.eq(sink.ready)]
 
 
 class _Grants(NamedTuple):

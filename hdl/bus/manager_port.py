@@ -56,6 +56,7 @@ class ManagerPort(wiring.Component):
     Parameters
     ----------
     p : SystemParams
+    of : int : memory ports of the system, each with such buffers
 
     Members
     -------
@@ -72,8 +73,8 @@ class ManagerPort(wiring.Component):
     Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
     """
 
-    def __init__(self, p: SystemParams):
-        self.p = p
+    def __init__(self, p: SystemParams, of: int = 1):
+        self.p, self.of = p, of
         self.read_depth, self.write_depth, self.bursts = self._room()
         address = stream.Signature(address_layout())
         read, response = stream.Signature(read_layout(p.core)), stream.Signature(response_layout())
@@ -88,7 +89,7 @@ class ManagerPort(wiring.Component):
 
     def _room(self) -> tuple[int, int, int]:
         """Beats of reads and of writes, and responses that the buffers hold."""
-        return *port_beats(self.p), self.p.core.lxe.bursts
+        return *port_beats(self.p, of=self.of), self.p.core.lxe.bursts
 
     def elaborate(self, platform):
         m = Module()
@@ -142,6 +143,7 @@ class LxeManagerPort(ManagerPort):
     Parameters
     ----------
     p : SystemParams
+    of : int : memory ports of the system, each with such buffers
 
     Members
     -------
@@ -155,7 +157,7 @@ class LxeManagerPort(ManagerPort):
 
     def _room(self) -> tuple[int, int, int]:
         """As in `ManagerPort`; more reads if the system has common ones."""
-        return *port_beats(self.p, self.p.common), self.p.core.lxe.bursts
+        return *port_beats(self.p, self.p.common, self.of), self.p.core.lxe.bursts
 
 
 class TableManagerPort(ManagerPort):
@@ -164,6 +166,7 @@ class TableManagerPort(ManagerPort):
     Parameters
     ----------
     p : SystemParams
+    of : int : memory ports of the system, each with such buffers
 
     Members
     -------

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 import cocotb
 from amaranth.lib import data
 
-from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, id_bits
+from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, id_bits, memory_prefixes
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.benches.bench_lxe import memory
@@ -23,20 +23,12 @@ class ReorderingMemory:
     """A memory that answers each ID in order, different IDs in any order, and beats of reads interleaved.
 
     Where AXI4 leaves the order open it takes the worst case: a read sees the content at its request, and a write takes
-    effect at its response. The bytes repeat over the whole address space.
+    effect at its response. The bytes repeat over the whole address space. Each of its `ports` has a share of them.
     """
 
     def __init__(self, bench: Bench, p: SystemParams):
-        self.bench, self.bus = bench, p.core.lxe.bus_bytes
-
-        def numbered(layout):
-            return data.StructLayout({"id": id_bits(p), **{name: f.shape for name, f in layout}})
-
-        address = numbered(address_layout())
-        layouts = {"ar": address, "aw": address, "w": write_layout(p.core)}
-        self.ar, self.aw, self.w = (bench.channel(Sink, "m_axi_", n, layout) for n, layout in layouts.items())
-        self.r = bench.channel(Source, "m_axi_", "r", numbered(read_layout(p.core)))
-        self.b = bench.channel(Source, "m_axi_", "b", numbered(response_layout()))
+        self.bench = bench
+        self.ports = [MemoryPort(bench, p, prefix) for prefix in memory_prefixes(p)]
         self.begin(bytearray(), {})
 
     def begin(self, data_: bytearray, waits: dict[str, float], latency=(0, 0), errors=(), oldest: bool = False) -> None:
@@ -47,7 +39,53 @@ class ReorderingMemory:
         errors : [low, high) of addresses whose bursts fail
         oldest : answer in the order in which answers may go
         """
-        self.data, self.latency, self.errors, self.oldest = data_, latency, list(errors), oldest
+        self.data = data_
+        for port in self.ports:
+            port.begin(data_, waits, latency, oldest)
+        self.errors = list(errors)
+
+    @property
+    def errors(self) -> list[tuple[int, int]]:
+        """[low, high) of addresses whose bursts fail."""
+        return self.ports[0].errors
+
+    @errors.setter
+    def errors(self, spans: list[tuple[int, int]]) -> None:
+        for port in self.ports:
+            port.errors = spans
+
+    async def step(self) -> None:
+        """Advance one cycle."""
+        for port in self.ports:
+            port.give()
+        await self.bench.step()
+        for port in self.ports:
+            port.take()
+
+    def write(self, addr: int, content_: bytes) -> None:
+        """Write bytes as the host does."""
+        self.data[addr : addr + len(content_)] = content_
+
+
+class MemoryPort:
+    """One AXI4 port of a `ReorderingMemory`."""
+
+    def __init__(self, bench: Bench, p: SystemParams, prefix: str):
+        self.bench, self.bus = bench, p.core.lxe.bus_bytes
+
+        def numbered(layout):
+            return data.StructLayout({"id": id_bits(p), **{name: f.shape for name, f in layout}})
+
+        address = numbered(address_layout())
+        layouts = {"ar": address, "aw": address, "w": write_layout(p.core)}
+        self.ar, self.aw, self.w = (bench.channel(Sink, prefix, n, layout) for n, layout in layouts.items())
+        self.r = bench.channel(Source, prefix, "r", numbered(read_layout(p.core)))
+        self.b = bench.channel(Source, prefix, "b", numbered(response_layout()))
+        self.errors: list[tuple[int, int]] = []
+
+    def begin(self, data_: bytearray, waits: dict[str, float], latency: tuple[int, int], oldest: bool) -> None:
+        """As `ReorderingMemory.begin`."""
+        self.data, self.latency, self.oldest = data_, latency, oldest
         for name in ("ar", "aw", "w", "r", "b"):
             own = getattr(self, name)
             (own.sent if isinstance(own, Source) else own.got).clear()
@@ -76,11 +114,13 @@ class ReorderingMemory:
         """Cycles until the answer may go, and whether it is an error."""
         return self.bench.rng.randint(*self.latency), 2 * any(a <= self._at(burst) < b for a, b in self.errors)
 
-    async def step(self) -> None:
-        """Advance one cycle."""
+    def give(self) -> None:
+        """Offer answers for the next cycle."""
         self._give("r", self.r, self.reads)
         self._give("b", self.b, self.responses)
-        await self.bench.step()
+
+    def take(self) -> None:
+        """Take what came in this cycle."""
         for at, burst in self.ar.got[self.asked :]:
             wait, resp = self._answer(burst)
             for k in range(burst["len"] + 1):
@@ -107,9 +147,10 @@ class ReorderingMemory:
                 if beat["strb"] >> j & 1:
                     self.data[addr + k * self.bus + j] = byte
 
-    def write(self, addr: int, content_: bytes) -> None:
-        """Write bytes as the host does."""
-        self.data[addr : addr + len(content_)] = content_
+    def seen(self) -> dict:
+        """What came, and the cycles and the order of IDs in which answers went."""
+        out = {n: getattr(self, n).got[:] for n in ("ar", "aw", "w")} | {"order": self.order}
+        return out | {f"{n}_sent": getattr(self, n).sent[:] for n in ("r", "b")}
 
 
 class Failing:
@@ -218,8 +259,9 @@ async def episode(
         if bench.cycle == e.get("release_at"):
             dut.common_log2.value = 0
         await memory_.step()
-        assert bits_of(dut.m_axi_rready), "R is not taken"
-        assert bits_of(dut.m_axi_bready), "B is not taken"
+        for prefix in memory_prefixes(p):
+            assert bits_of(getattr(dut, f"{prefix}rready")), "R is not taken"
+            assert bits_of(getattr(dut, f"{prefix}bready")), "B is not taken"
 
     while e["cut_at"] > bench.cycle or (not e["cut_at"] and any(left(i) for i in e["end"])):
         assert bench.cycle < 20_000, f"no end: {[left(i) for i in range(len(managers))]} answers missing"
@@ -233,8 +275,7 @@ async def episode(
         "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Arbiter.counters())},
     }
     if own:
-        out |= {n: getattr(memory_, n).got[:] for n in ("ar", "aw", "w")} | {"order": memory_.order}
-        out |= {f"{n}_sent": getattr(memory_, n).sent[:] for n in ("r", "b")}
+        out["ports"] = [port.seen() for port in memory_.ports]
     return out
 
 
@@ -245,7 +286,7 @@ async def traffic(dut):
     memory : "own", or "axi" with "pause", the share of cycles in which its channels stall.
     """
     c = config()
-    p = SystemParams(params(c["params"]), c["cores"], common=c["common"])
+    p = SystemParams(params(c["params"]), c["cores"], c["common"], c["ports"])
     bench = Bench(dut, c["seed"])
     managers = [Manager(bench, p, i) for i in range(MANAGERS * p.cores)]
     memory_ = ReorderingMemory(bench, p) if c["memory"] == "own" else Failing(bench, SIZE, c["pause"])

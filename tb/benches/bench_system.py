@@ -62,12 +62,13 @@ async def phases(dut):
     memory : "own" or "axi"
     latency, pause : of the memory
     ports : {name: values of the cores}
-    common : whether the system has `common`, whose inputs are in "inputs" of each phase
+    memory_ports : ports of the system
+    common : whether it has `common`, whose inputs are in "inputs" of each phase
     cut_at : cycle of a reset, of the memory too, after which everything begins again
     limit : cycles after which the run has failed
     """
     c = config()
-    p = SystemParams(params(c["params"]), c["cores"], common=c["common"])
+    p = SystemParams(params(c["params"]), c["cores"], c["common"], c["memory_ports"])
     bench = Bench(dut, c["seed"])
     host = Host(bench, p, c["programs"])
     for name, values in c["ports"].items():
@@ -124,4 +125,5 @@ async def phases(dut):
             for _ in range(3):
                 await bench.step()
             perf[-1].append(bits_of(dut.perf_value))
-    result({"phases": out, "perf": perf, "arbiter": f"{bits_of(dut.perf):x}", "order": memory.order if own else None})
+    orders = [port.order for port in memory.ports] if own else None
+    result({"phases": out, "perf": perf, "arbiter": f"{bits_of(dut.perf):x}", "order": orders})

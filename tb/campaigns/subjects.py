@@ -333,6 +333,14 @@ _SUBJECTS = (
         name="arbiter_common",
     ),
     Subject(
+        "arbiter",
+        (("ports_answer_in_order",), ("cycles_equal_the_time_view", 2, None, 2)),
+        2,
+        more=((), False, 2),
+        module="arbiter_interleaver",
+        name="arbiter_ports",
+    ),
+    Subject(
         "register_block",
         (
             ("cycles_are_those_of_the_data_sheet",),

@@ -1,6 +1,7 @@
 """Checks of the arbiter, shared by tests, mutants, coverage and stress: every manager gets its own answers, in time."""
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -12,7 +13,7 @@ from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.arbiter import MANAGERS
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
-from openvrex.sim.units.arbiter_time import ArbiterTime
+from openvrex.sim.units.arbiter_time import ArbiterTime, Burst
 from openvrex.tb.benches.bench_arbiter import SIZE
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
@@ -23,13 +24,13 @@ READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its 
 SHARED = range(2, 4)  # units of 4 KB of these that groups of cores read together
 
 
-def system(cores: int, changes: tuple[str, ...] = (), common: bool = False) -> SystemParams:
-    return SystemParams(params(list(changes)), cores, common=common)
+def system(cores: int, changes: tuple[str, ...] = (), common: bool = False, ports: int = 1) -> SystemParams:
+    return SystemParams(params(list(changes)), cores, common, ports)
 
 
 @cache
-def emitted(cores: int, changes: tuple[str, ...] = (), common: bool = False) -> Emitted:
-    return emit("arbiter", system(cores, changes, common))
+def emitted(cores: int, changes: tuple[str, ...] = (), common: bool = False, ports: int = 1) -> Emitted:
+    return emit("arbiter", system(cores, changes, common, ports))
 
 
 @dataclass
@@ -51,10 +52,11 @@ class Traffic:
     far: bool = True  # addresses have bits above those of the memory and below those of a word
     cut_at: int = 0
     common: int | None = None  # logarithm of the cores of a group that reads together; None: the hardware is off
+    ports: int = 1
 
     def __post_init__(self):
         rng = np.random.default_rng(self.seed)
-        self.p = system(self.cores, self.changes, self.common is not None)
+        self.p = system(self.cores, self.changes, self.common is not None, self.ports)
         lxe, table = self.p.core.lxe, self.p.core.dre.table
         bus, longest = lxe.bus_bytes, lxe.burst_bytes // lxe.bus_bytes
         many = MANAGERS * self.cores
@@ -124,6 +126,10 @@ class Traffic:
         for k, (addr, length) in zip(places, together, strict=False):
             reads[k] |= {"addr": addr, "len": length}
 
+    def port(self, burst: dict) -> int:
+        """The memory port of a burst."""
+        return burst["addr"] // self.p.core.lxe.burst_bytes % self.ports
+
     def is_common(self, i: int, burst: dict) -> bool:
         """Whether a manager's read is made by its group together."""
         return bool(self.common) and i % MANAGERS == 0 and burst["addr"] // 4096 in SHARED
@@ -154,9 +160,12 @@ class Traffic:
             want = [int(k == b["len"]) for b in self.managers[i]["ar"] for k in range(b["len"] + 1)]
             assert lasts == want, f"last of manager {i}"
             joined = self.common is not None and i % MANAGERS == 0  # LXEs share an ID
-            for kind in ({"aw"} if joined else {"ar", "aw"}) & set(got):
-                asked = [(b["addr"], b["len"]) for b in self.managers[i][kind]]
-                assert [(b["addr"], b["len"]) for _, b in got[kind] if b["id"] == i] == asked, f"{kind} of manager {i}"
+            for (j, port), kind in itertools.product(
+                enumerate(got.get("ports", ())), {"aw"} if joined else {"ar", "aw"}
+            ):
+                asked = [(b["addr"], b["len"]) for b in self.managers[i][kind] if self.port(b) == j]
+                seen = [(b["addr"], b["len"]) for _, b in port[kind] if b["id"] == i]
+                assert seen == asked, f"{kind} of manager {i} at port {j}"
             responses = [b["resp"] >> 1 for _, b in got["managers"][i]["b"]]
             assert responses == self.responses[i], f"B of manager {i}"
         if len(end) < 2 * self.cores:
@@ -177,18 +186,34 @@ class Traffic:
 def simulate(runs: list[Traffic], episodes: list[dict], unit: Emitted, memory: str = "own", pause: float = 0.0):
     """Run the episodes on a unit with the parameters of the first; their results."""
     c = {"params": list(runs[0].changes), "cores": runs[0].cores, "memory": memory, "pause": pause}
-    c["common"] = runs[0].common is not None
+    c |= {"common": runs[0].common is not None, "ports": runs[0].ports}
     return Run(unit, "bench_arbiter", "traffic", c | {"episodes": episodes})()["episodes"]
 
 
 def play(runs: list[Traffic], memory: str = "own", pause: float = 0.0) -> list[dict]:
     """Run the episodes on the RTL and check each that a reset does not cut."""
-    unit = emitted(runs[0].cores, runs[0].changes, runs[0].common is not None)
+    unit = emitted(runs[0].cores, runs[0].changes, runs[0].common is not None, runs[0].ports)
     got = simulate(runs, [t.episode() for t in runs], unit, memory, pause)
     for t, g in zip(runs, got, strict=True):
         if not t.cut_at:
             t.check(g)
     return got
+
+
+def in_turns(t: Traffic, got: dict) -> int:
+    """Bursts whose first beat a port has sent before another port has sent the last of a burst before it."""
+    found = 0
+    for i, m in enumerate(t.managers):
+        sent = [deque[int]() for _ in got["ports"]]
+        for port, to in zip(got["ports"], sent, strict=True):
+            to.extend(at for at, one in zip(port["r_sent"], port["order"]["r"], strict=False) if one == i)
+        before: dict[int, int] = {}  # last beat of each port so far
+        for burst in m["ar"]:
+            j = t.port(burst)
+            beats = [sent[j].popleft() for _ in range(burst["len"] + 1)]
+            found += any(beats[0] < last for k, last in before.items() if k != j)
+            before[j] = beats[-1]
+    return found
 
 
 STALLED = {"": 0.4}
@@ -219,13 +244,14 @@ def bins(t: Traffic, got: dict) -> set[str]:
         firsts = list(itertools.accumulate((b["len"] + 1 for b in asked["aw"]), initial=0))[:-1]
         if any(m["w"][k] < aw for k, aw in zip(firsts, m["aw"], strict=True)):
             hit.add("data_before_address")
-    order, asked = got["order"]["r"], [b["id"] for _, b in got["ar"]]
-    hit |= {"reads_overtake"} if [*dict.fromkeys(order)] != [*dict.fromkeys(asked)] else set()
-    hit |= {"reads_interleave"} if sum(a != b for a, b in itertools.pairwise(order)) > len(asked) else set()
-    hit |= {"writes_overtake"} if got["order"]["b"] != [b["id"] for _, b in got["aw"]] else set()
-    firsts = itertools.accumulate((b["len"] + 1 for _, b in got["aw"]), initial=0)
-    early = any(got["w"][k][0] < at for (at, _), k in zip(got["aw"], firsts, strict=False))
-    hit |= {"data_overtakes_address"} if early else set()
+    for port in got["ports"]:
+        order, asked = port["order"]["r"], [b["id"] for _, b in port["ar"]]
+        hit |= {"reads_overtake"} if [*dict.fromkeys(order)] != [*dict.fromkeys(asked)] else set()
+        hit |= {"reads_interleave"} if sum(a != b for a, b in itertools.pairwise(order)) > len(asked) else set()
+        hit |= {"writes_overtake"} if port["order"]["b"] != [b["id"] for _, b in port["aw"]] else set()
+        firsts = itertools.accumulate((b["len"] + 1 for _, b in port["aw"]), initial=0)
+        early = any(port["w"][k][0] < at for (at, _), k in zip(port["aw"], firsts, strict=False))
+        hit |= {"data_overtakes_address"} if early else set()
     return hit
 
 
@@ -269,13 +295,24 @@ def check_every_answer_goes_to_whoever_asked(record_property):
     assert hit >= BINS, BINS - hit
 
 
+DEALT = [replace(t, ports=2, seed=50 + k) for k, t in enumerate(RUNS.values())]
+
+
+def check_ports_answer_in_order():
+    """Two ports, with answers of one that come before those due of the other; a reset in flight before each run."""
+    cut = [replace(t, cut_at=60) for t in DEALT]
+    got = play([t for pair in zip(cut, DEALT, strict=True) for t in pair])[1::2]
+    assert min(in_turns(t, g) for t, g in zip(DEALT, got, strict=True)) > 10
+    assert all(len(port[kind]) > 40 for g in got for port in g["ports"] for kind in ("ar", "aw"))
+
+
 def check_no_manager_holds_up_another():
     got = two_cores()[-1]
     assert not got["managers"][0]["r"]
     assert got["managers"][1]["aw"]
 
 
-def check_cycles_equal_the_time_view(cores, common: int | None = None):
+def check_cycles_equal_the_time_view(cores, common: int | None = None, ports: int = 1):
     """Every grant and beat is in the cycle of the time view, for bursts offered at once or at random.
 
     Managers take everything at once, and the memory answers in order.
@@ -292,13 +329,17 @@ def check_cycles_equal_the_time_view(cores, common: int | None = None):
             oldest=True,
             apart=apart,
             common=common,
+            ports=ports,
         )
         for k, (apart, latency, longest) in enumerate(shapes)
     ]
     for t, got in zip(runs, play(runs), strict=True):
         bursts = [
             [
-                [(b["at"], b["len"] + 1, *[b["addr"]] * (kind == "ar" and t.is_common(i, b))) for b in m[kind]]
+                [
+                    Burst(b["at"], b["len"] + 1, t.port(b), b["addr"] if kind == "ar" and t.is_common(i, b) else None)
+                    for b in m[kind]
+                ]
                 for i, m in enumerate(t.managers)
             ]
             for kind in ("ar", "aw")
@@ -307,10 +348,11 @@ def check_cycles_equal_the_time_view(cores, common: int | None = None):
         for ours, seen in zip(want.managers, got["managers"], strict=True):
             assert (ours.ar, ours.aw, ours.w) == (seen["ar"], seen["aw"], seen["w"])
             assert (ours.r, ours.b) == ([at for at, _ in seen["r"]], [at for at, _ in seen["b"]])
-        for kind in ("ar", "aw"):
-            ids = [(at, i if kind == "aw" or common is None or i % MANAGERS else 0) for at, i in getattr(want, kind)]
-            assert ids == [(at, b["id"]) for at, b in got[kind]]
-        assert (want.w, want.r, want.b) == ([at for at, _ in got["w"]], got["r_sent"], got["b_sent"])
+        for ours, seen in zip(want.ports, got["ports"], strict=True):
+            ids = [i if common is None or i % MANAGERS else 0 for i in ours.reads]
+            assert [*zip(ours.ar, ids, strict=True)] == [(at, b["id"]) for at, b in seen["ar"]]
+            assert [*zip(ours.aw, ours.writes, strict=True)] == [(at, b["id"]) for at, b in seen["aw"]]
+            assert (ours.w, ours.r, ours.b) == ([at for at, _ in seen["w"]], seen["r_sent"], seen["b_sent"])
         assert (want.read_waits, want.write_waits) == (got["perf"]["read_waits"], got["perf"]["write_waits"])
 
 
@@ -330,7 +372,9 @@ def check_reads_of_a_group_go_to_memory_once():
     cut = [replace(t, cut_at=at) for t, at in zip(COMMON, (40, 60, 150, 60), strict=True)]
     got = play([t for pair in zip(cut, COMMON, strict=True) for t in pair])
     for g in got[::2]:  # the reset comes while reads are at memory
-        assert sum(b["len"] + 1 for _, b in g["ar"]) > len(g["r_sent"])
+        assert sum(b["len"] + 1 for port in g["ports"] for _, b in port["ar"]) > sum(
+            len(p["r_sent"]) for p in g["ports"]
+        )
     for t, g in zip(COMMON, got[1::2], strict=True):
         asked = sum(len(m["ar"]) for m in t.managers)
         assert (g["perf"]["reads"] < asked) == (t.common > 0)

@@ -34,6 +34,7 @@ from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.guard_proof import GuardMonitor
 from openvrex.tb.formal.idle_proof import shown
+from openvrex.tb.formal.interleaver_proof import InterleaverMonitor
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
 from openvrex.tb.formal.motion_mask_equality import MotionMaskMonitor
 from openvrex.tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
@@ -396,6 +397,14 @@ def _short() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _few_dealt() -> Iterator[None]:
+    """An interleaver with orders of two bursts."""
+    here = "openvrex.hdl.bus.interleaver"
+    with patch(f"{here}.WRITES", 2), patch(f"{here}.dealt_bursts", lambda p: 2):
+        yield
+
+
 def _rest() -> Iterator[Goal]:
     longest = override(preset("tiny"), ["dpe.n_h=8", "n_w=8", "bus_bytes=16", "burst_bytes=4096"]).core
     fits = (r"cell \$le ", "cell $ge ")  # reverses: the rest of a row fits before the boundary
@@ -436,6 +445,13 @@ def _rest() -> Iterator[Goal]:
     alone = (r"connect \\B \\agree \[1\]", r"connect \\B 1'1")  # a core of a group does not wait for the others
     reads = partial(CommonMonitor, three)
     yield Goal("arbiter", "a group reads as one or not at all", "3 cores", reads, alone, 30, merge=False)
+
+    dealt = override(few, ["ports=2"])
+    for kind, name in (("r", "reads"), ("w", "beats of writes"), ("b", "responses")):
+        always = (rf"(connect \\B )\S+ \[0\](\n\s+connect \\Y \\{kind}_due0)", r"\g<1>1'1\2")  # port 0 is due
+        deals = partial(InterleaverMonitor, dealt, kind)
+        claim = f"{name} of two ports in order"
+        yield Goal("arbiter", claim, "orders of 2 bursts", deals, always, 30, merge=False, within=_few_dealt)
 
     def order(reach: bool):
         return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)

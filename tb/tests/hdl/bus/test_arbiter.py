@@ -12,12 +12,14 @@ from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.arbiter_checks import (
+    DEALT,
     RUNS,
     Traffic,
     check_a_group_that_waits_goes_on_when_nothing_is_common,
     check_cycles_equal_the_time_view,
     check_every_answer_goes_to_whoever_asked,
     check_no_manager_holds_up_another,
+    check_ports_answer_in_order,
     check_reads_of_a_group_go_to_memory_once,
     emitted,
     play,
@@ -45,6 +47,7 @@ def test_every_answer_goes_to_whoever_asked(record_property):
 def test_sizes_of_1():
     play([Traffic(cores=1, changes=ONES, stalls={"": 0.3}, latency=(0, 5), errors=0.1, seed=7)])
     play([Traffic(cores=2, changes=ONES, stalls={"": 0.3}, latency=(0, 5), errors=0.1, common=1, seed=13)])
+    play([Traffic(cores=1, changes=ONES, stalls={"": 0.3}, latency=(0, 5), errors=0.1, ports=2, seed=14)])
 
 
 def test_with_a_memory_of_cocotbext_axi():
@@ -58,7 +61,8 @@ def test_no_manager_holds_up_another():
 
 def in_turn(got: dict, kind: str) -> bool:
     """Whether, while all ask, every manager has one grant in as many as there are, and there is one every cycle."""
-    ids, cycles = [b["id"] for _, b in got[kind]], [at for at, _ in got[kind]]
+    [port] = got["ports"]
+    ids, cycles = [b["id"] for _, b in port[kind]], [at for at, _ in port[kind]]
     n = len(got["managers"])
     turns = (Counter(ids[k : k + n]) == Counter(range(n)) for k in range(n, len(ids) - 2 * n))
     return all(turns) and cycles[-1] - cycles[0] == len(cycles) - 1
@@ -73,6 +77,18 @@ def test_managers_take_turns():
 @pytest.mark.parametrize("cores", [2, 3])
 def test_cycles_equal_the_time_view(cores):
     check_cycles_equal_the_time_view(cores)
+
+
+def test_ports_answer_in_order():
+    check_ports_answer_in_order()
+
+
+@pytest.mark.parametrize(
+    ("cores", "common", "ports"),
+    [(2, None, 2), *(pytest.param(*own, marks=pytest.mark.nightly) for own in ((1, None, 4), (3, 1, 2)))],
+)
+def test_cycles_of_several_ports_equal_the_time_view(cores, common, ports):
+    check_cycles_equal_the_time_view(cores, common, ports)
 
 
 def test_reads_of_a_group_go_to_memory_once():
@@ -184,3 +200,24 @@ def test_mutants_are_killed(every):
         assert in_turn(got[2], "aw")
 
     assert not survivors(emitted(3), MUTANTS, passes, every=every)
+
+
+OF_PORTS = {
+    "$and 1.e9c7e32f: B[0] const1": "a read that no order holds",
+    "$reduce_and 0.8675250b: A[1] const1": "a write whose response no order holds",
+    "$and 1.d6e434bc: B[0] const1": "the next read is due with each beat",
+    "$and 1.2fdee4d2: B[0] const1": "the same of beats of writes",
+    "$and 2.27ac1c4d: B[0] const1": "a read at two ports",
+    "$and 1.83623ef4: B[0] const1": "a response out of its turn",
+}
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_mutants_of_ports_are_killed(every):
+    runs = [*(replace(t, bursts=10) for t in DEALT), Traffic(ports=2, longest=1, latency=(60, 90), seed=60)]
+
+    def passes(unit: Emitted) -> None:
+        for t, g in zip(runs, simulate(runs, [t.episode() for t in runs], unit), strict=True):
+            t.check(g)
+
+    assert not survivors(emitted(2, (), False, 2), OF_PORTS, passes, every=every)

@@ -98,7 +98,14 @@ def played(p: SystemParams, programs: list, phases: list, first: np.ndarray) -> 
     unit = replace(unit, manifest=unit.manifest | {"leaves": {"system_core": 8}})  # its core is built once
     none = ("th_hd", "ratio", "device_base", "home_base", "table_base", "blocks", "contexts")
     config = {"params": list(CORE), "cores": cores, "common": True, "programs": programs, "phases": phases}
-    config |= {"memory": "own", "latency": (1, 30), "pause": 0.1, "cut_at": 0, "limit": 200_000}
+    config |= {
+        "memory_ports": p.ports,
+        "memory": "own",
+        "latency": (1, 30),
+        "pause": 0.1,
+        "cut_at": 0,
+        "limit": 200_000,
+    }
     config |= {"ports": {name: [0] * cores for name in none}, "counters": 0}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "memory.bin")

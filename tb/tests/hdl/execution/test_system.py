@@ -40,14 +40,14 @@ CORES = 2
 
 
 @cache
-def system(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False) -> SystemParams:
-    return SystemParams(params([*SIZES, *sizes]), cores, common)
+def system(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False, ports: int = 1) -> SystemParams:
+    return SystemParams(params([*SIZES, *sizes]), cores, common, ports)
 
 
 @cache
-def emitted(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False) -> Emitted:
+def emitted(cores: int = CORES, sizes: tuple[str, ...] = (), common: bool = False, ports: int = 1) -> Emitted:
     """The system; its core is built once, as a library, in half the time of all in one piece."""
-    e = emit("system", system(cores, sizes, common))
+    e = emit("system", system(cores, sizes, common, ports))
     return replace(e, manifest=e.manifest | {"leaves": {"system_core": 8}})  # so often that the runner makes it one
 
 
@@ -97,6 +97,7 @@ class Script:
     host: SystemHost
     sizes: tuple[str, ...] = ()  # beside SIZES
     common: bool = False  # whether the system has `common`
+    ports: int = 1  # of memory
     rows: int = 0  # beats of rows that two cores read together
     programs: list[list[str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the phases
@@ -175,11 +176,12 @@ class Script:
             "phases": self.phases,
             "memory": memory,
             "common": self.common,
+            "memory_ports": self.ports,
         }
         config |= {"latency": latency, "pause": pause, "cut_at": cut_at, "limit": 200_000}
         bases = {"device_base": h.device_bases, "home_base": h.home_bases, "table_base": h.table_bases}
         config |= {"ports": each | bases | {"blocks": [h.blocks] * cores, "contexts": [h.contexts] * cores}}
-        unit = emitted(cores, self.sizes, self.common)
+        unit = emitted(cores, self.sizes, self.common, self.ports)
         config |= {"counters": len(unit.manifest["core_counters"])}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "memory.bin")
@@ -237,13 +239,10 @@ def bins(got: dict, fetched: list[list[int]]) -> set[str]:
         hit |= {f"core {i} {what}" for what, name in counts.items() if perf[name]}
         hit |= {f"core {i} joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
     hit |= {n for n in ("read_waits", "write_waits") if got["arbiter"][n]}
-    order = got["order"]["r"]
-    hit |= {f"manager {i} reads" for i in set(order)} | {f"manager {i} writes" for i in set(got["order"]["b"])}
-    hit |= (
-        {"beats of cores mixed"}
-        if sum(a // MANAGERS != b // MANAGERS for a, b in itertools.pairwise(order)) > 100
-        else set()
-    )
+    for port in got["order"]:
+        hit |= {f"manager {i} reads" for i in set(port["r"])} | {f"manager {i} writes" for i in set(port["b"])}
+        mixed = sum(a // MANAGERS != b // MANAGERS for a, b in itertools.pairwise(port["r"]))
+        hit |= {"beats of cores mixed"} if mixed > 100 else set()
     hit |= {f"core {int(np.argmax(p['ends']))} ends last" for p in got["phases"] if len(set(p["ends"])) > 1}
     return hit
 
@@ -259,10 +258,11 @@ BINS = {
 }
 
 
-def test_layers_equal_golden(record_property):
+@pytest.mark.parametrize("ports", [1, 2])
+def test_layers_equal_golden(ports, record_property):
     """Both cores cluster, offload and fetch entries of their own; answers of the memory late and in any order."""
     rng = np.random.default_rng(3)
-    script = Script(host(rng))
+    script = Script(host(rng), ports=ports)
     fetched = passes(script, rng, 4)
     got = script.play(pause=0.2)
     equal(script, got)
@@ -291,12 +291,12 @@ def test_packed_homes_equal_golden(record_property):
 
 
 @pytest.mark.nightly  # short form: test_pass_engine.py, of one core
-@pytest.mark.parametrize("shape", [SHAPE, TEAM], ids=["alone", "team"])
-def test_a_batch_equals_golden(shape):
+@pytest.mark.parametrize(("shape", "ports"), [(SHAPE, 1), (TEAM, 1), (SHAPE, 4)], ids=["alone", "team", "ports"])
+def test_a_batch_equals_golden(shape, ports):
     """Two streams, whose rows the cores read together: bytes with and without it, and each beat that it saves."""
     more, rng = ("n_ctx=8", "x_depth=256"), np.random.default_rng(5)
     h = page_host(rng, shape, CORES, more, streams=2, batch=2 * shape.tokens)
-    script, fetched = Script(h, (*CODES, *more), True), Counter[int]()
+    script, fetched = Script(h, (*CODES, *more), True, ports), Counter[int]()
     for k in range(6):
         parts = [BatchPart(h.of(shape.tokens, 2 * shape.tokens), n, n * shape.tokens) for n in range(2)]
         for view, n, first in parts:
