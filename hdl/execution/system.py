@@ -1,4 +1,4 @@
-"""System: several cores on one memory port."""
+"""System: several cores on one memory port, or on several."""
 
 from amaranth import Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -22,7 +22,7 @@ def system_host_layout(p: SystemParams) -> data.StructLayout:
 
 
 class System(Composite):
-    """Joins `cores` equal cores, which share one memory port and nothing else.
+    """Joins `cores` equal cores, which share the memory ports and nothing else.
 
     The host shares out work through the program and registers of each core (`golden.program.shares`). Of n cores, core
     i has the KV heads h with h mod n = i, with the query heads of their groups and with tables, rings and offloaded
@@ -50,13 +50,14 @@ class System(Composite):
     common_log2, common_base, common_limit : In : with `common`, what groups of cores read together, as in
         `hdl.bus.arbiter.Arbiter`
     m_axi_* : AXI4 manager, IDs of `hdl.bus.arbiter.id_bits`: 3 i for the LXE of core i, 3 i + 1 for its retriever,
-        3 i + 2 for its tables
+        3 i + 2 for its tables; of several ports m0_axi_*, m1_axi_* and so on, to which bursts go by address
+        (`hdl.bus.interleaver`)
     perf_core, perf_index : In : chooses a counter of a core, by its place in `core_counters`
     perf_value : Out(32) : that counter, 2 cycles later
     perf : Out(struct of 32-bit counters) : of the arbiter
 
     Latency: that of the programs; 1 cycle from `host` to the core.
-    Throughput: that of the cores, as far as a beat in each direction a cycle suffices for all.
+    Throughput: that of the cores, as far as a beat in each direction a cycle of each port suffices for all.
     Raises: `ParamError` from `CoreParams.core_format`.
     Source: V-Rex section VI-A (V-Rex8, V-Rex48), Fig. 10; function: `golden.program.system_host`.
     """

@@ -35,6 +35,7 @@ class Vrex:
     power    : which figures of `POWER` count
     capacity : bytes of device memory
     home     : where entries lie that have left the ring: behind the "link", or in "device" memory while there is room
+    network  : a network of the chip, which OpenVRex does not have, joins the cores to memory; else `system.ports` do
     """
 
     name: str
@@ -49,6 +50,7 @@ class Vrex:
     prefetch: bool = True
     power: str = "ours"
     home: str = "link"
+    network: bool = False
 
     @property
     def core(self) -> CoreParams:
@@ -92,8 +94,10 @@ class Vrex:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second of sequential reads from the device memory."""
-        return self.dram.t.bandwidth * self.dram.efficiency(4096, random=False)
+        """Bytes per second of sequential reads from the device memory, as far as the memory ports carry them."""
+        memory = self.dram.t.bandwidth * self.dram.efficiency(4096, random=False)
+        ports = self.system.ports * self.core.lxe.bus_bytes * CLOCK
+        return memory if self.network else min(memory, ports)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class Gpu:
 
 
 EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
-SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30)
+SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30, network=True)
 
 # The paper's machine: the presets of V-Rex as published. Each table has one KV head. The paper has one for all (its HC
 # table has 1.67 % of the cache, VI-B), which takes these cores longer: it fetches the union of what the heads select.

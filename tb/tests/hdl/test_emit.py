@@ -174,14 +174,15 @@ def test_every_preset_builds(name):
     """Larger systems hold the core of another preset, all of it one module, so that the largest tells of the others."""
     system = preset(name)
     if system.cores > 1:
-        assert replace(system, cores=1, common=False) in PRESETS.values()
+        assert replace(system, cores=1, common=False, ports=1) in PRESETS.values()
     else:
         assert all(emit(unit, params_of(unit, system)).top == unit for unit in UNITS)
 
 
 @pytest.mark.nightly
-def test_largest_system_builds(tmp_path):
-    largest = max((preset(name) for name in PRESETS), key=lambda system: system.cores)
+@pytest.mark.parametrize("what", ["cores", "ports"])
+def test_largest_system_builds(what, tmp_path):
+    largest = max((preset(name) for name in PRESETS), key=lambda system: getattr(system, what))
     system = emit("system", largest)
     assert system.manifest["leaves"]["system_core"] == largest.cores
     assert lint(part(system, "system", ["system_core"]), tmp_path) == ""

@@ -65,7 +65,20 @@ def seen(v: Vrex, at: Point = AT, shares: Selection = SHARES) -> tuple:
 def test_a_platform_has_no_size_of_its_own():
     names = {f.name: f.type for f in fields(Vrex)}
     hardware = {"system"}
-    around = {"name", "dram", "link", "ssd", "capacity", "gap", "latency", "kvmu", "power", "prefetch", "home"}
+    around = {
+        "name",
+        "dram",
+        "link",
+        "ssd",
+        "capacity",
+        "gap",
+        "latency",
+        "kvmu",
+        "power",
+        "prefetch",
+        "home",
+        "network",
+    }
     assert set(names) - hardware == around
     for name in ("cores", "core", "clusters", "clock", "entry_bytes"):
         with pytest.raises(TypeError, match=name):
@@ -127,7 +140,7 @@ MATTERS = {
     **{"wtu.n_h": 2, "wtu.n_w": 8, "kvmu.block_slots": 16, "kvmu.recent": 512, "kvmu.entry_bytes": 1024},
     **{"kvmu.kv4_group": 32, "kvmu.kept": 1024},
     **{"bus_bytes": 32, "dpe.w_depth": 64, "dpe.x_depth": 64, "vpe.depth": 128},
-    **{"lxe.bursts": 16, "lxe.burst_bytes": 128},
+    **{"lxe.bursts": 16, "lxe.burst_bytes": 128, "ports": 2},
 }
 # Those that change no figure of a pass on these presets; `test_hardware_that_cannot_serve_is_refused` has some.
 SILENT = {
@@ -147,6 +160,13 @@ def test_every_parameter_of_the_dre_is_known():
     """A parameter that the hardware gets must be judged here: does it change a pass?"""
     names = {n for n in flat(preset("edge8")) if n.partition(".")[0] in ("hcu", "kvmu", *SHARED)}
     assert {n for n in names if not n.endswith("protect")} <= {*MATTERS, *SILENT}
+
+
+def test_memory_ports_carry_what_the_memory_gives():
+    """The edge's four ports do, at their peak; a server has a network, which no unit here is."""
+    assert EDGE.system.ports * EDGE.core.lxe.bus_bytes * CLOCK == EDGE.dram.t.bandwidth
+    assert EDGE.bandwidth == replace(EDGE, network=True).bandwidth
+    assert (EDGE.changed("ports=1").bandwidth, SERVER.network) == (64 * CLOCK, True)
 
 
 # The clock

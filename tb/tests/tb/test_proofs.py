@@ -137,6 +137,10 @@ def test_every_unit_has_its_channels():
         ),
         ("sequencer", "registers are read after what sets them", "with to_register"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
+        *(
+            ("arbiter", f"{what} of two ports in order", "orders of 2 bursts")
+            for what in ("reads", "beats of writes", "responses")
+        ),
         ("retriever", "beats to pack leave once, bursts end", "groups of a beat"),
         ("retriever", "codes are golden", "any number, any step"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),

@@ -4,12 +4,14 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from openvrex.hdl.bus.arbiter import RoundRobin
+from openvrex.hdl.bus.arbiter import MANAGERS, RoundRobin
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.params import SystemParams
+from openvrex.hdl.params import SystemParams, preset
+from openvrex.sim.units.arbiter_time import ArbiterTime, Burst
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.arbiter_checks import (
     DEALT,
@@ -57,6 +59,21 @@ def test_with_a_memory_of_cocotbext_axi():
 
 def test_no_manager_holds_up_another():
     check_no_manager_holds_up_another()
+
+
+def test_ports_multiply_the_rate():
+    """Beats a cycle that eight LXEs of `edge8` read, by the time view, with a memory that answers after 100 cycles."""
+    p, rng, rates = preset("edge8"), np.random.default_rng(1), {}
+    for ports, order in ((1, "ascending"), (4, "ascending"), (4, "random")):
+        reads: list[list[Burst]] = [[] for _ in range(MANAGERS * p.cores)]
+        for own in reads[::MANAGERS]:
+            at = rng.integers(ports, size=48) if order == "random" else rng.integers(ports) + np.arange(48)
+            own += (Burst(0, 16, int(port) % ports) for port in at)
+        seen = ArbiterTime(replace(p, ports=ports), 100).run(reads, [[] for _ in reads])
+        cycles = [at for port in seen.ports for at in port.r]
+        rates[ports, order] = round(len(cycles) / (max(cycles) - min(cycles) + 1), 1)
+    assert p.ports == 4
+    assert rates == {(1, "ascending"): 1.0, (4, "ascending"): 4.0, (4, "random"): 3.2}
 
 
 def in_turn(got: dict, kind: str) -> bool:
