@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.arithmetic.vector import SCALARS, Format, Reduce
-from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
+from openvrex.hdl.execution.vpe_lane import LOAD, OPERANDS, Lane, Result, function_type
 from openvrex.hdl.execution.vpe_reduce import RowMax, RowSum
 from openvrex.hdl.leaf import place
 from openvrex.hdl.memory import Ram, collect_errors, error_members
@@ -16,9 +16,9 @@ REGISTER = bits_for(SCALARS)
 
 
 def read_layout(p: VpeParams) -> data.StructLayout:
-    """Words to read of each bank, and the scalars or immediates of the operands, which `take` latches."""
+    """Words to read of each bank, and the scalars or immediates of the operands."""
     three = data.ArrayLayout
-    scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3, "take": 1}
+    scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3}
     return data.StructLayout({"en": 3, "addr": three(p.addr_bits, 3), **scalars})
 
 
@@ -41,7 +41,7 @@ class VectorUnit(wiring.Component):
     -------
     read : In(`read_layout`) : a cycle before the operands
     operands : In(OPERANDS) : with `read`; i : In(32 * n_w) : a word of the stream, a cycle later
-    fn, result : In : of the lanes, see `hdl.execution.vpe_lane`
+    load, fn, result : In : of the lanes, see `hdl.execution.vpe_lane`
     write : In(`write_layout`), live : In(n_w) : of the lanes' results; lanes that count in a reduction
     done : Out(16) : scalar registers that are written at the next clock edge
     format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
@@ -60,6 +60,7 @@ class VectorUnit(wiring.Component):
                 "read": In(read_layout(p)),
                 "operands": In(OPERANDS),
                 "i": In(32 * p.n_w),
+                "load": In(LOAD),
                 "fn": In(function_type(p)),
                 "result": In(Result),
                 "write": In(write_layout(p)),
@@ -110,7 +111,7 @@ class VectorUnit(wiring.Component):
         for k, name in enumerate("abc"):
             s = Signal(32, name=f"scalar_{name}", reset_less=True)
             immediate = Cat(Const(0, 16), self.read.immediate[k])
-            with m.If(self.read.take):
+            with m.If(self.load.operands):
                 m.d.sync += s.eq(Mux(self.read.fixed[k], immediate, scalars[self.read.register[k]]))
             operands.append(s)
         return operands
@@ -131,6 +132,7 @@ class VectorUnit(wiring.Component):
                 lane.scalar_a.eq(scalars[0]),
                 lane.scalar_b.eq(scalars[1][16:]),
                 lane.scalar_c.eq(scalars[2]),
+                lane.load.eq(self.load),
                 lane.fn.eq(self.fn),
                 lane.result.eq(self.result),
                 y.word_select(j, 32).eq(lane.y),
