@@ -1,5 +1,8 @@
 """Vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -140,12 +143,9 @@ class VectorUnit(wiring.Component):
 
     def _reduce(self, m: Module, y: Signal, scalars: Signal) -> None:
         """Writes a row's last number, maximum or sum into a scalar register."""
-        now = Signal(SCALARS, name="done_last")
         last = comb(m, "last", self.write.last)
-        with m.If((self.write.reduce == Reduce.LAST) & last):
-            m.d.comb += now.eq(1 << self.write.register)
-            m.d.sync += scalars[self.write.register].eq(y[:32])
-        done = now
+        ends = (self.write.reduce == Reduce.LAST) & last
+        written = [(comb(m, "done_last", Mux(ends, 1 << self.write.register, 0), SCALARS), y[:32])]
         for kind, cls in ((Reduce.MAX, RowMax), (Reduce.SUM, RowSum)):
             name = kind.name.lower()
             unit = m.submodules[f"row_{name}"] = cls(self.p)
@@ -159,10 +159,12 @@ class VectorUnit(wiring.Component):
             register = self.write.register
             for k in range(unit.LATENCY):
                 register = reg(m, f"{name}_register{k}", register)
-            with m.If(unit.done):
-                m.d.sync += scalars[register].eq(unit.y)
-            done = done | Mux(unit.done, 1 << register, 0)
-        m.d.comb += self.done.eq(done)
+            written.append((comb(m, f"done_{name}", Mux(unit.done, 1 << register, 0), SCALARS), unit.y))
+        for done, value in written:
+            for k in range(SCALARS):
+                with m.If(done[k]):
+                    m.d.sync += scalars[k].eq(value)
+        m.d.comb += self.done.eq(reduce(or_, (done for done, _ in written)))
 
     def _output(self, m: Module, words: list[Value]) -> None:
         """The word that STORE puts out, in its format."""
