@@ -28,6 +28,7 @@ from openvrex.golden.arithmetic.elementwise import (
 )
 from openvrex.golden.function_params import ScoreFormat
 from openvrex.hdl.arith.table import table
+from openvrex.hdl.named import reg
 from openvrex.hdl.params import bits_for
 
 
@@ -84,6 +85,7 @@ class Elementwise(wiring.Component):
     -------
     op : In(Op), with `hybrid` In(HybridOp) : function
     x : In(16) : operand, BF16
+    load : In(LATENCY) : stages that take a value at the clock edge; a clock gate needs it
     y : Out(16) : result of `op` and `x` of `LATENCY` cycles ago, BF16
 
     Latency: `LATENCY` = 3 cycles, the last of them in the register of `y`. No register has a reset.
@@ -96,7 +98,7 @@ class Elementwise(wiring.Component):
 
     def __init__(self, hybrid: bool = False):
         self.hybrid, self.ops = hybrid, HybridOp if hybrid else Op
-        super().__init__({"op": In(self.ops), "x": In(16), "y": Out(16)})
+        super().__init__({"op": In(self.ops), "x": In(16), "load": In(self.LATENCY), "y": Out(16)})
 
     def elaborate(self, platform):
         m = Module()
@@ -113,9 +115,7 @@ class Elementwise(wiring.Component):
         )
         self._operand(m, r1)
         (self._hybrid_logarithm if self.hybrid else self._logarithm)(m, r1, r2)
-        y = Signal(16, reset_less=True)
-        m.d.sync += y.eq(self._power(m, r2))
-        m.d.comb += self.y.eq(y)
+        m.d.comb += self.y.eq(reg(m, "y", self._power(m, r2), when=self.load[2]))
         return m
 
     def _operand(self, m: Module, r1: data.View) -> None:
@@ -198,13 +198,14 @@ class Elementwise(wiring.Component):
             ]
         else:
             lines = [r1.plus.eq((exp | silu) & ~sign), r1.silu.eq(silu)]
-        m.d.sync += [
-            r1.base.eq(base),
-            r1.term.eq(term),
-            *lines,
-            r1.sign.eq(sign & ~unsigned & (special != Special.NAN)),
-            r1.special.eq(special),
-        ]
+        with m.If(self.load[0]):
+            m.d.sync += [
+                r1.base.eq(base),
+                r1.term.eq(term),
+                *lines,
+                r1.sign.eq(sign & ~unsigned & (special != Special.NAN)),
+                r1.special.eq(special),
+            ]
 
     def _logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
         """Stage 2: base - term, base + term for exp, base + sigmoid [- term] for SiLU; the last carry is added in
@@ -228,12 +229,13 @@ class Elementwise(wiring.Component):
         ]
         total = Signal(FRAC + 10)
         m.d.comb += total.eq(r1.base + Mux(~r1.plus, ~term, Mux(r1.silu, 0, term)))
-        m.d.sync += [
-            Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
-            r2.high.eq(total[FRAC:]),
-            r2.sign.eq(r1.sign),
-            r2.special.eq(r1.special),
-        ]
+        with m.If(self.load[1]):
+            m.d.sync += [
+                Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
+                r2.high.eq(total[FRAC:]),
+                r2.sign.eq(r1.sign),
+                r2.special.eq(r1.special),
+            ]
 
     def _hybrid_logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
         """Stage 2 with EXPM1 and SOFTPLUS: four sets of lines share the multiplier. Lines that fall count down."""
@@ -263,12 +265,13 @@ class Elementwise(wiring.Component):
         ]
         total = Signal(FRAC + 10)
         m.d.comb += total.eq(r1.base + addend)
-        m.d.sync += [
-            Cat(r2.low, r2.carry).eq(total[:FRAC] + added),
-            r2.high.eq(total[FRAC:]),
-            r2.sign.eq(r1.sign),
-            r2.special.eq(r1.special),
-        ]
+        with m.If(self.load[1]):
+            m.d.sync += [
+                Cat(r2.low, r2.carry).eq(total[:FRAC] + added),
+                r2.high.eq(total[FRAC:]),
+                r2.sign.eq(r1.sign),
+                r2.special.eq(r1.special),
+            ]
 
     def _power(self, m: Module, r2: data.View) -> Value:
         """Stage 3: the power's fraction is that of the logarithm less a small correction; close to 1 it carries."""

@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.hdl.arith.carry_save import carry_save
-from openvrex.hdl.named import comb
+from openvrex.hdl.named import comb, reg
 
 FIELD = 35  # bits of a sum, of weights 2^2 to 2^-32 where the larger operand's exponent counts as 0
 BELOW = FIELD - 24  # bits of it below a significand
@@ -29,9 +29,10 @@ class Fma(wiring.Component):
     -------
     op_a, op_c : In(32) : FP32
     op_b : In(16) : BF16
+    load : In(LATENCY) : stages that take a value at the clock edge; a clock gate needs it
     y : Out(32) : FP32 of the operands of `LATENCY` cycles ago
 
-    Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`.
+    Latency: `LATENCY` = 3 cycles, of which the last is the register of `y`. No register has a reset.
     Throughput: one a cycle; no back-pressure.
     Raises: nothing; it has no parameters.
     Source: V-Rex section V-A (the VPE's lanes); rules: `golden.arithmetic.vector`.
@@ -40,13 +41,14 @@ class Fma(wiring.Component):
     LATENCY = 3
 
     def __init__(self):
-        super().__init__({"op_a": In(32), "op_b": In(16), "op_c": In(32), "y": Out(32)})
+        operands = {"op_a": In(32), "op_b": In(16), "op_c": In(32)}
+        super().__init__({**operands, "load": In(self.LATENCY), "y": Out(32)})
 
     def elaborate(self, platform):
         m = Module()
         r1 = self._operands(m)
         r2 = self._sum(m, r1)
-        m.d.sync += self.y.eq(self._rounded(m, r2))
+        m.d.comb += self.y.eq(reg(m, "y", self._rounded(m, r2), when=self.load[2]))
         return m
 
     def _operands(self, m: Module) -> data.View:
@@ -86,17 +88,18 @@ class Fma(wiring.Component):
             ),
             reset_less=True,
         )
-        m.d.sync += [
-            r1.larger.eq(Mux(addend, wide_c, wide_p)),
-            r1.smaller.eq(Mux(addend, wide_p >> 1, wide_c)),
-            r1.shift.eq(distance[:SHIFT_BITS] | distance[SHIFT_BITS:].any().replicate(SHIFT_BITS)),
-            r1.exponent.eq(Mux(addend, c.exponent, p_exponent)),
-            r1.sign.eq(Mux(p_inf | ~c.inf, sign, c.sign)),
-            r1.opposite.eq(opposite & ~p_inf & ~c.inf),
-            r1.addend.eq(addend),
-            r1.nan.eq(a.nan | b.nan | c.nan | undefined),
-            r1.inf.eq(p_inf | c.inf),
-        ]
+        with m.If(self.load[0]):
+            m.d.sync += [
+                r1.larger.eq(Mux(addend, wide_c, wide_p)),
+                r1.smaller.eq(Mux(addend, wide_p >> 1, wide_c)),
+                r1.shift.eq(distance[:SHIFT_BITS] | distance[SHIFT_BITS:].any().replicate(SHIFT_BITS)),
+                r1.exponent.eq(Mux(addend, c.exponent, p_exponent)),
+                r1.sign.eq(Mux(p_inf | ~c.inf, sign, c.sign)),
+                r1.opposite.eq(opposite & ~p_inf & ~c.inf),
+                r1.addend.eq(addend),
+                r1.nan.eq(a.nan | b.nan | c.nan | undefined),
+                r1.inf.eq(p_inf | c.inf),
+            ]
         return r1
 
     def _sum(self, m: Module, r1: data.View) -> data.View:
@@ -113,15 +116,16 @@ class Fma(wiring.Component):
             ),
             reset_less=True,
         )
-        m.d.sync += [
-            r2.total.eq(total),
-            r2.exponent.eq(r1.exponent),
-            r2.sticky.eq(sticky),
-            r2.sign.eq(r1.sign ^ (r1.opposite & (r1.addend ^ negative))),
-            r2.opposite.eq(r1.opposite),
-            r2.nan.eq(r1.nan),
-            r2.inf.eq(r1.inf),
-        ]
+        with m.If(self.load[1]):
+            m.d.sync += [
+                r2.total.eq(total),
+                r2.exponent.eq(r1.exponent),
+                r2.sticky.eq(sticky),
+                r2.sign.eq(r1.sign ^ (r1.opposite & (r1.addend ^ negative))),
+                r2.opposite.eq(r1.opposite),
+                r2.nan.eq(r1.nan),
+                r2.inf.eq(r1.inf),
+            ]
         return r2
 
     def _rounded(self, m: Module, r2: data.View) -> Value:

@@ -22,6 +22,7 @@ class Normaliser(wiring.Component):
     -------
     x : In(width), scale : In(scale_bits) : the integer, and its scale
     nan, infinite, minus : In(1) : the result is NaN, or else infinite with that sign, whatever x
+    load : In(LATENCY) : stages that take a value at the clock edge; a clock gate needs it
     y : Out(32) : FP32
 
     Latency: 3 cycles (`LATENCY`): magnitude; coarse and fine normalisation; rounding.
@@ -42,6 +43,7 @@ class Normaliser(wiring.Component):
                 "nan": In(1),
                 "infinite": In(1),
                 "minus": In(1),
+                "load": In(self.LATENCY),
                 "y": Out(32),
             }
         )
@@ -50,22 +52,23 @@ class Normaliser(wiring.Component):
         m, width = Module(), self.width
 
         negative = self.x[-1]
-        magnitude = reg(m, "magnitude", (self.x ^ negative.replicate(width)) + negative, width)
+        magnitude = reg(m, "magnitude", (self.x ^ negative.replicate(width)) + negative, width, when=self.load[0])
         # The biased exponent if the highest bit of `magnitude` were the leading one.
         ceiling = self.offset + width - 1 + BIAS
         largest = ceiling + self.step * ((1 << self.scale_bits) - 1)
         shape = signed(max(largest, -(ceiling - width)).bit_length() + 1)
-        exponent = reg(m, "exponent", self.scale * self.step + ceiling, shape)
-        special = reg(m, "special", Cat(self.nan, self.infinite, Mux(self.infinite, self.minus, negative)))
+        exponent = reg(m, "exponent", self.scale * self.step + ceiling, shape, when=self.load[0])
+        sign = Mux(self.infinite, self.minus, negative)
+        special = reg(m, "special", Cat(self.nan, self.infinite, sign), when=self.load[0])
 
         # Shift left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
         steps = [1 << k for k in reversed(range((width - 1).bit_length()))]
         half = len(steps) // 2
         coarse, up = self._left(m, magnitude, steps[:half])
         coarse2, exponent2, special2 = (
-            reg(m, "coarse2", coarse),
-            reg(m, "exponent2", exponent - up, shape),
-            reg(m, "special2", special),
+            reg(m, "coarse2", coarse, when=self.load[1]),
+            reg(m, "exponent2", exponent - up, shape, when=self.load[1]),
+            reg(m, "special2", special, when=self.load[1]),
         )
         fine, more = self._left(m, coarse2, steps[half:])
         significand, guard, rest = fine[-24:], fine[-25], fine[:-25].any()
@@ -84,7 +87,7 @@ class Normaliser(wiring.Component):
             m.d.comb += body.eq(0x7F800000)
         with m.Elif((at >= 1) & fine[-1]):
             m.d.comb += body.eq(Cat(rounded[:23], final[:8]))
-        m.d.sync += self.y.eq(Cat(body, minus & ~nan & body.any()))
+        m.d.comb += self.y.eq(reg(m, "y", Cat(body, minus & ~nan & body.any()), when=self.load[2]))
         return m
 
     def _left(self, m: Module, x: Signal, steps: list[int]) -> tuple[Signal, Cat]:

@@ -103,6 +103,7 @@ class DotTree(wiring.Component):
             rounder.nan.eq(nan8 | (plus8 & minus8)),
             rounder.infinite.eq(plus8 | minus8),
             rounder.minus.eq(minus8),
+            rounder.load.eq(Cat(valid[k] & last[k] for k in range(9, 12))),
             self.o.eq(rounder.y),
             self.o_en.eq(valid[12] & last[12]),
         ]

@@ -190,9 +190,9 @@ class Dpe(Unit):
         m.submodules.significand_ram = significand_ram = Ram(8 * p.n_w, p.x_depth, protect=p.protect)
         numbers = _marked(m, self.x.payload.data, "x_data")
         issue1 = reg(m, "issue1", step.issue, reset_less=False)
-        x_word1 = reg(m, "x_word1", step.x_word, reset_less=False)
+        x_word1 = reg(m, "x_word1", step.x_word, when=step.issue)
         beyond = Cat(step.tile_end & (step.command.keep < i) for i in lanes)
-        off = reg(m, "off", beyond, reset_less=False)  # lanes beyond the row
+        off = reg(m, "off", beyond, when=step.issue)  # lanes beyond the row
         m.d.comb += self.x.ready.eq(1)
         for memory, words, read, addr in (
             (exponent_ram, [v[7:15] for v in numbers], step.issue, step.x_word),
@@ -208,16 +208,20 @@ class Dpe(Unit):
         shared_significands = Signal(significands_layout(p), reset_less=True)
         e = [exponent_ram.r_data.word_select(i, 8) for i in lanes]
         s = [significand_ram.r_data.word_select(i, 8) for i in lanes]
-        m.d.sync += [
-            shared_exponents.exponent.as_value().eq(exponent_ram.r_data),
-            shared_exponents.zero.eq(Cat(~v.any() for v in e)),
-            shared_exponents.special.eq(Cat(v.all() for v in e) & ~off),
-            shared_exponents.off.eq(off),
-            shared_significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
-            shared_significands.sign.eq(Cat(v[7] for v in s)),
-            shared_significands.special.eq(shared_exponents.special),
-            shared_significands.nan.eq((shared_exponents.special & Cat(v[6] for v in s)).any()),
-        ]
+        with m.If(issue1):
+            m.d.sync += [
+                shared_exponents.exponent.as_value().eq(exponent_ram.r_data),
+                shared_exponents.zero.eq(Cat(~v.any() for v in e)),
+                shared_exponents.special.eq(Cat(v.all() for v in e) & ~off),
+                shared_exponents.off.eq(off),
+            ]
+        with m.If(reg(m, "issue2", issue1, reset_less=False)):
+            m.d.sync += [
+                shared_significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
+                shared_significands.sign.eq(Cat(v[7] for v in s)),
+                shared_significands.special.eq(shared_exponents.special),
+                shared_significands.nan.eq((shared_exponents.special & Cat(v[6] for v in s)).any()),
+            ]
         return [exponent_ram, significand_ram], issue1, (shared_exponents, shared_significands)
 
     def _weights(self, m: Module, step: "_Step") -> "_Written":
@@ -237,7 +241,7 @@ class Dpe(Unit):
     def _started(self, m: Module, step: "_Step", give: "_Give") -> "_Started":
         """Registers the fields of the issued chunk that the trees need."""
         return _Started(
-            w_word1=reg(m, "w_word1", step.w_word, reset_less=False),
+            w_word1=reg(m, "w_word1", step.w_word, when=step.issue),
             first1=reg(m, "first1", step.first, reset_less=False),
             gives1=reg(m, "gives1", give.gives, reset_less=False),
             done1=reg(m, "done1", step.done, reset_less=False),

@@ -274,11 +274,13 @@ class Storer(Unit):
             m.d.comb += at.sign_last.eq(part == many - 1)
         waits = at.active & at.is_signs & self.i.valid & ~at.sign_last
         m.d.comb += at.collects.eq(waits & beats.w_free & ~at.failed & ~self.stop)
-        with m.If(at.is_signs & (at.collects | (beats.gives & ~self.stop))):
-            m.d.sync += [
-                self.w.payload.data.word_select(part, lanes).eq(self.i.payload.data.as_value()[:lanes]),
-                part.eq(Mux(at.sign_last, 0, part + 1)),
-            ]
+        takes = comb(m, "takes_signs", at.is_signs & (at.collects | (beats.gives & ~self.stop)))
+        with m.If(takes):
+            m.d.sync += part.eq(Mux(at.sign_last, 0, part + 1))
+        for k in range(many):
+            with m.If(takes & (part == k)):
+                own = self.w.payload.data.word_select(k, lanes)
+                m.d.sync += own.eq(self.i.payload.data.as_value()[:lanes])
 
     def _hand_on(
         self, m: Module, bursts: Bursts, pending: SyncFIFO, at: "_Work", beats: "_Beats", words: "_Words"

@@ -5,7 +5,9 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.arithmetic.vector import SCALARS, Bank, Format, Op, Post, Reduce, Source, Swap
-from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result
+from openvrex.hdl.arith.elementwise_logic import Elementwise
+from openvrex.hdl.arith.fma import Fma
+from openvrex.hdl.execution.vpe_lane import LOAD, OPERANDS, Lane, Result
 from openvrex.hdl.execution.vpe_unit import VectorUnit, read_layout, write_layout
 from openvrex.hdl.instruction_layouts import instruction_layout, picks, takes_words
 from openvrex.hdl.leaf import place
@@ -98,8 +100,9 @@ class Vpe(Unit):
         self._store(m, now, way, store)
         needs = self._wait_for_scalars(m, now, scalars)
         self._issue(m, now, way, store, needs)
-        chosen = self._choose_operands(m, now, way)
+        operands = self._operands(m, now)
         self._hold(m, now, way)
+        load = self._load(m, now, way)
         live = self._lanes_that_count(m, way)
         write = self._write(m, way)
         read = self._read(m, now, store)
@@ -107,7 +110,8 @@ class Vpe(Unit):
         for h, unit in enumerate(units):
             m.d.comb += [
                 unit.read.eq(read),
-                unit.operands.eq(chosen),
+                unit.operands.eq(operands),
+                unit.load.eq(load),
                 unit.i.eq(self.i.payload[h]),
                 unit.fn.eq(way.coming[Lane.LATENCY].fn),
                 unit.result.eq(way.coming[2].result),
@@ -166,8 +170,11 @@ class Vpe(Unit):
             Cat(comes[1:], 0) | ((fire & ~slow) << (Lane.LATENCY - 1)) | ((fire & slow) << (Lane.FUNCTION_LATENCY - 1))
         )
         for k, e in enumerate(way.coming):
-            after = way.coming[k + 1] if k + 1 < len(way.coming) else held
-            m.d.sync += e.eq(Mux(fire & ~slow, held, after) if k == Lane.LATENCY - 1 else after)
+            after, there = (way.coming[k + 1], comes[k + 1]) if k + 1 < len(way.coming) else (held, fire)
+            if k == Lane.LATENCY - 1:
+                after, there = Mux(fire & ~slow, held, after), there | fire
+            with m.If(there):
+                m.d.sync += e.eq(after)
 
     def _store(self, m: Module, now: "_Instruction", way: "_Way", store: "_Store") -> None:
         """Reads a word for STORE as soon as it is written, in a cycle in which the lanes read other banks."""
@@ -233,19 +240,30 @@ class Vpe(Unit):
         with m.If(free):
             m.d.sync += way.held_valid.eq(now.issue)
 
-    def _choose_operands(self, m: Module, now: "_Instruction", way: "_Way") -> Signal:
-        """Operand sources of the word that issues, otherwise of the word that is held."""
-        i, chosen = now.now, Signal(OPERANDS, name="chosen")
-        m.d.comb += chosen.eq(way.operands)
-        m.d.sync += way.operands.eq(chosen)
-        with m.If(now.issue):
-            m.d.comb += [
-                *(chosen[n].eq(i[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
-                chosen.swap.eq(Cat(i.swap == Swap.NEIGHBOUR, i.swap == Swap.HALF)),
-                chosen.pick.eq(now.picks),
-                chosen.least.eq(i.op == Op.MIN),
-            ]
-        return chosen
+    def _operands(self, m: Module, now: "_Instruction") -> Signal:
+        """Operand sources of the instruction."""
+        i, operands = now.now, Signal(OPERANDS, name="operands")
+        m.d.comb += [
+            *(operands[n].eq(i[n]) for n in ("a", "b", "c", "negate_a", "negate_c", "wide")),
+            operands.swap.eq(Cat(i.swap == Swap.NEIGHBOUR, i.swap == Swap.HALF)),
+            operands.pick.eq(now.picks),
+            operands.least.eq(i.op == Op.MIN),
+        ]
+        return operands
+
+    def _load(self, m: Module, now: "_Instruction", way: "_Way") -> Signal:
+        """Stages of the lanes that a word enters; a word with a function passes the multiply-add, then the function."""
+        load, comes = Signal(LOAD, name="load"), way.comes
+        slow = [e.result.as_value()[1] for e in way.coming]
+        fma = [comes[k] & ~slow[k] for k in range(Lane.LATENCY)]
+        m.d.comb += [
+            load.operands.eq(now.issue),
+            load.taken.eq(way.held_valid),
+            load.fma.eq(Cat(comes[-1 - k] | fma[-1 - k] for k in range(Fma.LATENCY))),
+            load.function.eq(Cat(comes[k] & slow[k] for k in range(1 + Elementwise.LATENCY, 1, -1))),
+            load.y.eq(comes[1]),
+        ]
+        return load
 
     def _hold(self, m: Module, now: "_Instruction", way: "_Way") -> None:
         """Keeps the fields that travel with the issued word until its result is written."""
@@ -273,7 +291,8 @@ class Vpe(Unit):
         """Lanes that count in a reduction of the next result."""
         live = Signal(self.p.n_w, reset_less=True)
         next_ = way.coming[1]
-        m.d.sync += live.eq(Cat((next_.keep >= j) & ~next_.scores for j in range(self.p.n_w)))
+        with m.If(way.comes[1]):
+            m.d.sync += live.eq(Cat((next_.keep >= j) & ~next_.scores for j in range(self.p.n_w)))
         return live
 
     def _write(self, m: Module, way: "_Way") -> Signal:
@@ -294,7 +313,6 @@ class Vpe(Unit):
         m.d.comb += [
             read.en.eq(Mux(issue, Cat(reads), 0) | Mux(store.fetch, store.bank, 0)),
             *(read.addr[k].eq(a) for k, a in enumerate(banks_at)),
-            read.take.eq(issue),
             *(read.register[k].eq(i[f"scalar_{n}"]) for k, n in enumerate("abc")),
             *(read.immediate[k].eq(i[f"imm_{n}"]) for k, n in enumerate("abc")),
             read.fixed.eq(Cat(i[n] != Source.SCALAR for n in "abc")),
@@ -349,7 +367,6 @@ class _Way:
         self.held_valid = Signal()
         self.held_streams = Signal()  # the word takes one of `i`
         self.held_reads = Signal(3)  # banks whose words it holds
-        self.operands = Signal(OPERANDS)
         self.fire = Signal()  # the word goes into the lanes
         self.slow: Signal  # the word goes through a function
         self.coming = [Signal(entry, name=f"coming{k}", reset_less=True) for k in range(Lane.FUNCTION_LATENCY)]

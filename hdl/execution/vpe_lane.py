@@ -8,6 +8,7 @@ from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Source
 from openvrex.hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
 from openvrex.hdl.arith.fma import Fma
 from openvrex.hdl.arith.order import exceeds
+from openvrex.hdl.named import reg
 from openvrex.hdl.params import VpeParams
 
 
@@ -32,11 +33,16 @@ def function_type(p: VpeParams) -> type[enum.Enum]:
     return HybridOp if p.format.hybrid else Op
 
 
+# Stages that take a value at the clock edge, by the registers that they end in.
+LOAD = data.StructLayout({"operands": 1, "taken": 1, "fma": Fma.LATENCY, "function": Elementwise.LATENCY, "y": 1})
+
+
 class Lane(wiring.Component):
     """Computes a * b + c, or the larger or smaller of a and c, and then a rounding, a function and a score code.
 
     A BF16 number stands in the upper half of its word, and so does a score code; the lower half is 0. Each lane has its
-    own registers for the signals that all lanes share, so that none of them drives more than a lane.
+    own registers for the signals that all lanes share, so that none of them drives more than a lane. `load` has none:
+    each of its bits drives a clock gate a lane.
 
     Parameters
     ----------
@@ -48,6 +54,7 @@ class Lane(wiring.Component):
     bank_a, bank_c : In(32), bank_b, near_b, far_b : In(16) : the banks' words; of b also the other lanes' for a swap
     stream : In(32), narrow : In(16) : the number of the stream's word, if it is FP32 and if it is BF16
     scalar_a, scalar_c : In(32), scalar_b : In(16) : scalars or immediates
+    load : In(LOAD) : stages that take a value at the clock edge
     fn : In(`function_type`) : function for the operands of three cycles ago
     result : In(Result) : the result that `y` takes at the clock edge after the next
     y : Out(32) : result
@@ -65,9 +72,8 @@ class Lane(wiring.Component):
         self.p = p
         wide, half = ("bank_a", "bank_c", "stream", "scalar_a", "scalar_c"), ("bank_b", "near_b", "far_b", "narrow")
         numbers = dict.fromkeys(wide, In(32)) | dict.fromkeys((*half, "scalar_b"), In(16))
-        super().__init__(
-            {"operands": In(OPERANDS), **numbers, "fn": In(function_type(p)), "result": In(Result), "y": Out(32)}
-        )
+        codes = {"fn": In(function_type(p)), "result": In(Result)}
+        super().__init__({"operands": In(OPERANDS), **numbers, "load": In(LOAD), **codes, "y": Out(32)})
 
     def elaborate(self, platform):
         m = Module()
@@ -77,7 +83,8 @@ class Lane(wiring.Component):
 
         # Operands.
         now = Signal(OPERANDS, reset_less=True)
-        m.d.sync += now.eq(self.operands)
+        with m.If(self.load.operands):
+            m.d.sync += now.eq(self.operands)
         stream, bank_b = Signal(32, name="word"), Signal(16, name="partner")
         m.d.comb += [
             stream.eq(Mux(now.wide, self.stream, Cat(Const(0, 16), self.narrow))),
@@ -99,12 +106,13 @@ class Lane(wiring.Component):
         m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
         m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))
         a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
-        m.d.sync += [
-            a.eq(Mux(second, op_c, op_a)),
-            b.eq(Mux(now.pick, ONE, op_b)),
-            c.eq(Mux(now.pick, MINUS_ZERO << 16, op_c)),
-        ]
-        m.d.comb += [fma.op_a.eq(a), fma.op_b.eq(b), fma.op_c.eq(c)]
+        with m.If(self.load.taken):
+            m.d.sync += [
+                a.eq(Mux(second, op_c, op_a)),
+                b.eq(Mux(now.pick, ONE, op_b)),
+                c.eq(Mux(now.pick, MINUS_ZERO << 16, op_c)),
+            ]
+        m.d.comb += [fma.op_a.eq(a), fma.op_b.eq(b), fma.op_c.eq(c), fma.load.eq(self.load.fma)]
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))
@@ -114,16 +122,19 @@ class Lane(wiring.Component):
         m.d.comb += [
             elementwise.op.eq(fn),
             elementwise.x.eq(rounded),
+            elementwise.load.eq(self.load.function),
             code.y.eq(elementwise.y),
         ]
         zero = Const(0, 16)
+        y = Signal(32)
         with m.Switch(result):
             with m.Case(Result.WIDE):
-                m.d.sync += self.y.eq(fma.y)
+                m.d.comb += y.eq(fma.y)
             with m.Case(Result.ROUNDED):
-                m.d.sync += self.y.eq(Cat(zero, rounded))
+                m.d.comb += y.eq(Cat(zero, rounded))
             with m.Case(Result.FUNCTION):
-                m.d.sync += self.y.eq(Cat(zero, elementwise.y))
+                m.d.comb += y.eq(Cat(zero, elementwise.y))
             with m.Case(Result.CODE):
-                m.d.sync += self.y.eq(Cat(zero, code.code))
+                m.d.comb += y.eq(Cat(zero, code.code))
+        m.d.comb += self.y.eq(reg(m, "y", y, when=self.load.y))
         return m

@@ -70,14 +70,13 @@ class RowMax(wiring.Component):
             m.d.comb += out.eq(~self.live[j] | x[22:31].all())  # the only NaN is the quiet one
             m.d.comb += key.eq(x | out.replicate(32))
             keys.append(key)
-        for stage, size in enumerate((4, 8)):
-            groups = [keys[j : j + size] for j in range(0, len(keys), size)]
-            keys = [Signal(32, name=f"top{stage}_{k}", reset_less=True) for k in range(len(groups))]
-            for k, group in enumerate(groups):
-                m.d.sync += keys[k].eq(tree(m, group, f"stage{stage}_{k}", exceeds))
         valid, first, last = (Signal(2, name=name) for name in ("valid_", "first_", "last_"))
         for s, new in ((valid, self.valid), (first, self.first), (last, self.last)):
             m.d.sync += s.eq(Cat(new, s[0]))
+        for stage, (size, there) in enumerate(((4, self.valid), (8, valid[0]))):
+            groups = [keys[j : j + size] for j in range(0, len(keys), size)]
+            tops = [tree(m, group, f"stage{stage}_{k}", exceeds) for k, group in enumerate(groups)]
+            keys = [reg(m, f"top{stage}_{k}", top, when=there) for k, top in enumerate(tops)]
         row = Signal(32, reset_less=True)
         before = Signal(32)
         m.d.comb += before.eq(row | first[1].replicate(32))
@@ -126,18 +125,19 @@ class RowSum(wiring.Component):
 
         numbers = self._shift_to_blocks(m)
         block, rise2, rows, ones2, flags2 = self._align(m, numbers, valid[1], first[1])
-        total3 = self._add(m, rows, ones2)
-        rise3, flags3 = reg(m, "rise3", rise2), reg(m, "flags3", flags2)
+        total3 = self._add(m, rows, ones2, valid[2])
+        rise3, flags3 = reg(m, "rise3", rise2, when=valid[2]), reg(m, "flags3", flags2, when=valid[2])
         row, flags = self._accumulate(m, total3, rise3, flags3, valid[3], first[3])
 
         # Cycles 4 to 6: rounded; a row's unit is 2^(8 block - 150).
         m.submodules.round = rounder = Normaliser(width, BLOCK_BITS, 8, -150)
         m.d.comb += [
             rounder.x.eq(row),
-            rounder.scale.eq(reg(m, "block4", reg(m, "block3", block))),
+            rounder.scale.eq(reg(m, "block4", reg(m, "block3", block, when=valid[2]), when=valid[3])),
             rounder.nan.eq(flags[0] | (flags[1] & flags[2])),
             rounder.infinite.eq(flags[1] | flags[2]),
             rounder.minus.eq(flags[2]),
+            rounder.load.eq(Cat(v & x for v, x in zip(valid[4:7], last[4:7], strict=True))),
             self.y.eq(rounder.y),
         ]
         return m
@@ -149,17 +149,18 @@ class RowSum(wiring.Component):
         """
         n = self.p.n_w
         lanes = [comb(m, f"lane{j}", self.word.word_select(j, 32) & self.live[j].replicate(32)) for j in range(n)]
-        top1 = reg(m, "top1", tree(m, [x[26:31] for x in lanes], "largest", _above))
+        top1 = reg(m, "top1", tree(m, [x[26:31] for x in lanes], "largest", _above), when=self.valid)
         special = comb(m, "special", Cat(x[23:31].all() for x in lanes))
         sign = comb(m, "sign", Cat(x[31] for x in lanes))
         nan = (special & Cat(x[22] for x in lanes)).any()  # the only NaN is the quiet one
-        flags1 = reg(m, "flags1", Cat(nan, (special & ~sign).any(), (special & sign).any()))
-        blocks = [reg(m, f"block{j}", x[26:31]) for j, x in enumerate(lanes)]
+        flags1 = reg(m, "flags1", Cat(nan, (special & ~sign).any(), (special & sign).any()), when=self.valid)
+        blocks = [reg(m, f"block{j}", x[26:31], when=self.valid) for j, x in enumerate(lanes)]
         numbers = []
         for j, x in enumerate(lanes):
             some = comb(m, f"some{j}", x[23:31].any())
-            numbers.append(reg(m, f"number{j}", Cat(x[:23], some) << x[23:26], FIELD))  # a zero has no fraction
-        return _Numbers(numbers, blocks, top1, reg(m, "sign1", sign), flags1)
+            number = Cat(x[:23], some) << x[23:26]  # a zero has no fraction
+            numbers.append(reg(m, f"number{j}", number, FIELD, when=self.valid))
+        return _Numbers(numbers, blocks, top1, reg(m, "sign1", sign, when=self.valid), flags1)
 
     def _align(
         self, m: Module, x: "_Numbers", valid1: Signal, first1: Signal
@@ -175,7 +176,7 @@ class RowSum(wiring.Component):
         highest = comb(m, "highest", Mux(before > x.top1, before, x.top1))
         with m.If(valid1):
             m.d.sync += block.eq(highest)
-        rise2 = reg(m, "rise2", highest - before, BLOCK_BITS)
+        rise2 = reg(m, "rise2", highest - before, BLOCK_BITS, when=valid1)
         rows, ones = [], []
         for g in range(0, n, GROUP):
             terms, signs = [], []
@@ -187,16 +188,17 @@ class RowSum(wiring.Component):
                 terms.append(comb(m, f"term{j}", Cat(aligned ^ x.sign1[j].replicate(FIELD), ~x.sign1[j])))
                 signs.append(x.sign1[j])
             pair, left = carry_save(m, terms, signs, width, f"group{g}")
-            rows += [reg(m, f"row{g}_{k}", v, width) for k, v in enumerate(pair)]
+            rows += [reg(m, f"row{g}_{k}", v, width, when=valid1) for k, v in enumerate(pair)]
             ones += left
-        return block, rise2, rows, reg(m, "ones2", Cat(ones)), reg(m, "flags2", x.flags1)
+        ones2, flags2 = reg(m, "ones2", Cat(ones), when=valid1), reg(m, "flags2", x.flags1, when=valid1)
+        return block, rise2, rows, ones2, flags2
 
-    def _add(self, m: Module, rows: list[Signal], ones2: Signal) -> Signal:
+    def _add(self, m: Module, rows: list[Signal], ones2: Signal, valid2: Signal) -> Signal:
         """Cycle 2: adds the rows."""
         width = self.p.format.sum_bits
         weights = Const(-(self.p.n_w << FIELD) & ((1 << width) - 1), width)
         pair, left = carry_save(m, [*rows, weights], list(ones2), width, "word")
-        return reg(m, "total3", sum(left, pair[0] + pair[1])[:width])
+        return reg(m, "total3", sum(left, pair[0] + pair[1])[:width], when=valid2)
 
     def _accumulate(
         self, m: Module, total3: Signal, rise3: Signal, flags3: Signal, valid3: Signal, first3: Signal

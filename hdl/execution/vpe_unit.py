@@ -1,11 +1,14 @@
 """Vector unit of the VPE: banks, operands, lanes, scalar registers, reductions of one row."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.arithmetic.vector import SCALARS, Format, Reduce
-from openvrex.hdl.execution.vpe_lane import OPERANDS, Lane, Result, function_type
+from openvrex.hdl.execution.vpe_lane import LOAD, OPERANDS, Lane, Result, function_type
 from openvrex.hdl.execution.vpe_reduce import RowMax, RowSum
 from openvrex.hdl.leaf import place
 from openvrex.hdl.memory import Ram, collect_errors, error_members
@@ -16,9 +19,9 @@ REGISTER = bits_for(SCALARS)
 
 
 def read_layout(p: VpeParams) -> data.StructLayout:
-    """Words to read of each bank, and the scalars or immediates of the operands, which `take` latches."""
+    """Words to read of each bank, and the scalars or immediates of the operands."""
     three = data.ArrayLayout
-    scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3, "take": 1}
+    scalars = {"register": three(REGISTER, 3), "immediate": three(16, 3), "fixed": 3}
     return data.StructLayout({"en": 3, "addr": three(p.addr_bits, 3), **scalars})
 
 
@@ -41,7 +44,7 @@ class VectorUnit(wiring.Component):
     -------
     read : In(`read_layout`) : a cycle before the operands
     operands : In(OPERANDS) : with `read`; i : In(32 * n_w) : a word of the stream, a cycle later
-    fn, result : In : of the lanes, see `hdl.execution.vpe_lane`
+    load, fn, result : In : of the lanes, see `hdl.execution.vpe_lane`
     write : In(`write_layout`), live : In(n_w) : of the lanes' results; lanes that count in a reduction
     done : Out(16) : scalar registers that are written at the next clock edge
     format : In(2) : of o : Out(32 * n_w), the word of bank B or C that was read last
@@ -60,6 +63,7 @@ class VectorUnit(wiring.Component):
                 "read": In(read_layout(p)),
                 "operands": In(OPERANDS),
                 "i": In(32 * p.n_w),
+                "load": In(LOAD),
                 "fn": In(function_type(p)),
                 "result": In(Result),
                 "write": In(write_layout(p)),
@@ -110,7 +114,7 @@ class VectorUnit(wiring.Component):
         for k, name in enumerate("abc"):
             s = Signal(32, name=f"scalar_{name}", reset_less=True)
             immediate = Cat(Const(0, 16), self.read.immediate[k])
-            with m.If(self.read.take):
+            with m.If(self.load.operands):
                 m.d.sync += s.eq(Mux(self.read.fixed[k], immediate, scalars[self.read.register[k]]))
             operands.append(s)
         return operands
@@ -131,6 +135,7 @@ class VectorUnit(wiring.Component):
                 lane.scalar_a.eq(scalars[0]),
                 lane.scalar_b.eq(scalars[1][16:]),
                 lane.scalar_c.eq(scalars[2]),
+                lane.load.eq(self.load),
                 lane.fn.eq(self.fn),
                 lane.result.eq(self.result),
                 y.word_select(j, 32).eq(lane.y),
@@ -138,12 +143,9 @@ class VectorUnit(wiring.Component):
 
     def _reduce(self, m: Module, y: Signal, scalars: Signal) -> None:
         """Writes a row's last number, maximum or sum into a scalar register."""
-        now = Signal(SCALARS, name="done_last")
         last = comb(m, "last", self.write.last)
-        with m.If((self.write.reduce == Reduce.LAST) & last):
-            m.d.comb += now.eq(1 << self.write.register)
-            m.d.sync += scalars[self.write.register].eq(y[:32])
-        done = now
+        ends = (self.write.reduce == Reduce.LAST) & last
+        written = [(comb(m, "done_last", Mux(ends, 1 << self.write.register, 0), SCALARS), y[:32])]
         for kind, cls in ((Reduce.MAX, RowMax), (Reduce.SUM, RowSum)):
             name = kind.name.lower()
             unit = m.submodules[f"row_{name}"] = cls(self.p)
@@ -157,10 +159,12 @@ class VectorUnit(wiring.Component):
             register = self.write.register
             for k in range(unit.LATENCY):
                 register = reg(m, f"{name}_register{k}", register)
-            with m.If(unit.done):
-                m.d.sync += scalars[register].eq(unit.y)
-            done = done | Mux(unit.done, 1 << register, 0)
-        m.d.comb += self.done.eq(done)
+            written.append((comb(m, f"done_{name}", Mux(unit.done, 1 << register, 0), SCALARS), unit.y))
+        for done, value in written:
+            for k in range(SCALARS):
+                with m.If(done[k]):
+                    m.d.sync += scalars[k].eq(value)
+        m.d.comb += self.done.eq(reduce(or_, (done for done, _ in written)))
 
     def _output(self, m: Module, words: list[Value]) -> None:
         """The word that STORE puts out, in its format."""

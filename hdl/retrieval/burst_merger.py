@@ -101,12 +101,12 @@ class BurstMerger(wiring.Component):
         m.d.comb += span.taken.eq(span.valid & (~run.valid | span.at.join | (~run.crosses & self.o.ready)))
         with m.If(span.taken):
             m.d.sync += [run.valid.eq(1), at.last.eq(span.at.last)]
-            with m.If(~span.at.join):
-                m.d.sync += [at.addr.eq(span.at.addr), at.none.eq(span.at.none), at.ctx.eq(span.at.ctx)]
-                if self.p.kept:
-                    m.d.sync += [at[name].eq(span.at[name]) for name in ("near", "keep", "place")]
             with m.If(~(span.at.join & span.at.none)):
                 m.d.sync += at.end.eq(Mux(span.at.none, span.at.addr, span.end))
+        with m.If(span.taken & ~span.at.join):  # one condition, which synthesis can take for an enable
+            m.d.sync += [at.addr.eq(span.at.addr), at.none.eq(span.at.none), at.ctx.eq(span.at.ctx)]
+            if self.p.kept:
+                m.d.sync += [at[name].eq(span.at[name]) for name in ("near", "keep", "place")]
 
 
 class _Span:

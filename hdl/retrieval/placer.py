@@ -229,26 +229,21 @@ class Placer(wiring.Component):
         asks = Signal()
         m.d.comb += [asks.eq(self.ask.valid & self.ask.ready), read.complete.eq(read.owed == 0)]
         m.d.sync += read.owed.eq(read.owed + asks - self.came.valid)
-        with m.If(self.came.valid):
-            with m.Switch(self.came.item):
-                with m.Case(Item.PLACE):
-                    m.d.sync += read.place.eq(self.came.data)
-                with m.Case(Item.ROW):
-                    with m.If(offload):
-                        m.d.sync += read.old.eq(self.came.data)
-                    with m.Else():
-                        m.d.sync += read.row.eq(self.came.data)
-                with m.Case(Item.COUNT):
-                    m.d.sync += read.count.eq(self.came.data)
-                with m.Case(Item.RING):
-                    m.d.sync += read.oldest.eq(self.came.data)
-                with m.Case(Item.NEXT):
-                    with m.If(move):
-                        m.d.sync += [read.old.off.eq(self.came.data), read.old.off_slots.eq(0)]
-                    with m.Else():
-                        m.d.sync += read.after.eq(self.came.data)
-                with m.Case(Item.POOL):
-                    m.d.sync += read.pool.eq(self.came.data)
+        # One condition for each register, which synthesis can take for its enable.
+        comes = {item: self.came.valid & (self.came.item == item) for item in Item}
+        for register, when in (
+            (read.place, comes[Item.PLACE]),
+            (read.row, comes[Item.ROW] & ~offload),
+            (read.old, comes[Item.ROW] & offload),
+            (read.count, comes[Item.COUNT]),
+            (read.oldest, comes[Item.RING]),
+            (read.after, comes[Item.NEXT] & ~move),
+            (read.pool, comes[Item.POOL]),
+        ):
+            with m.If(when):
+                m.d.sync += register.eq(self.came.data)
+        with m.If(comes[Item.NEXT] & move):
+            m.d.sync += [read.old.off.eq(self.came.data), read.old.off_slots.eq(0)]
 
     def _decide(self, m: Module, read: "_Read", place: "_Place") -> None:
         """Finds where the entry of an APPEND goes, and its cluster's row with this entry."""

@@ -195,12 +195,13 @@ class WtuExact(lanes.WtuPorts):
                 with m.Case(k):
                     m.d.comb += highest.eq((1 << width) - 1)
         steps = states[State.SUM] | states[State.WALK] | walk.th_last | row.settled
-        m.d.sync += walk.next.eq(Mux(steps, walk.next - 1, Mux(row.selects, TEST_BIN, highest)))
-        m.d.sync += walk.bin.eq(walk.next)
-        with m.Switch(walk.next):
-            for k in range(hist.n_bins):
-                with m.Case(k):
-                    m.d.sync += walk.value.eq(hist.sums[k])
+        with m.If(~states[State.READ]):
+            m.d.sync += walk.next.eq(Mux(steps, walk.next - 1, Mux(row.selects, TEST_BIN, highest)))
+            m.d.sync += walk.bin.eq(walk.next)
+            with m.Switch(walk.next):
+                for k in range(hist.n_bins):
+                    with m.Case(k):
+                        m.d.sync += walk.value.eq(hist.sums[k])
 
     def _find_crossing(self, m: Module, row: "_Row", walk: "_Walk") -> None:
         """Adds the bins of the first digit to Sum, makes Th of it, and subtracts bins or tests from what is left of Th.

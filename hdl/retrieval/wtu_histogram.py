@@ -66,8 +66,10 @@ class WeightedHistogram(wiring.Component):
         digit = self._digits(m)
         weights = [self._lane(m, j, digit) for j in range(self.p.n_w)]
         added = reg(m, "added", reg(m, "multiplied", digit))  # digits in stages 1 and 2
+        valid1 = reg(m, "valid1", self.take, reset_less=False)
+        valid2 = reg(m, "valid2", valid1, reset_less=False)
         for k in range(self.n_bins):
-            self._bin(m, k, weights, added)
+            self._bin(m, k, weights, added, valid1, valid2)
         return m
 
     def _digits(self, m: Module) -> Signal:
@@ -94,19 +96,21 @@ class WeightedHistogram(wiring.Component):
                     m.d.comb += part.eq(self.counts[j][d * p.count_digit : (d + 1) * p.count_digit])
         # `tokens` comes late, so it chooses behind the multiplier.
         multiplied = lanes.multiply(m, part, self.significands[j], f"multiply{j}")
-        product = reg(m, f"product{j}", Mux(self.tokens, part, multiplied), self.product_bits)
-        shift = reg(m, f"shift{j}", Mux(self.tokens, 0, self.shifts[j]))
+        product = reg(m, f"product{j}", Mux(self.tokens, part, multiplied), self.product_bits, when=self.take)
+        shift = reg(m, f"shift{j}", Mux(self.tokens, 0, self.shifts[j]), when=self.take)
         weight = comb(m, f"weight{j}", product << shift, self.product_bits + p.bin_shift)
-        bin_ = reg(m, f"bin{j}", self.bins[j])
-        used = reg(m, f"used_{j}", self.used[j] & self.take, reset_less=False)
+        bin_ = reg(m, f"bin{j}", self.bins[j], when=self.take)
+        used = reg(m, f"used_{j}", self.used[j], when=self.take)
         return [
             comb(m, f"weight{j}_{k}", weight & (used & (bin_ == k)).replicate(len(weight))) for k in range(self.n_bins)
         ]
 
-    def _bin(self, m: Module, k: int, weights: list[list[Signal]], added: Signal) -> None:
+    def _bin(
+        self, m: Module, k: int, weights: list[list[Signal]], added: Signal, valid1: Signal, valid2: Signal
+    ) -> None:
         """Stages 2 and 3: adds the lanes' weights to bin k."""
         p, sum_ = self.p, self.sums[k]
-        came = reg(m, f"came{k}", lanes.adder_tree(m, [own[k] for own in weights], f"tree{k}"))
+        came = reg(m, f"came{k}", lanes.adder_tree(m, [own[k] for own in weights], f"tree{k}"), when=valid1)
         shifted = Signal(self.sum_bits, name=f"shifted{k}")
         with m.Switch(added):
             for d in range(p.count_digits):
@@ -114,4 +118,5 @@ class WeightedHistogram(wiring.Component):
                     m.d.comb += shifted.eq(came << d * p.count_digit)
         # A cycle before the first digit of a new sum arrives, which drops the last one of the sum before.
         restart = reg(m, f"restart{k}", self.restart[k] & self.take, reset_less=False)
-        m.d.sync += sum_.eq(Mux(restart, 0, sum_ + shifted))
+        with m.If(valid2 | restart):
+            m.d.sync += sum_.eq(Mux(restart, 0, sum_ + shifted))

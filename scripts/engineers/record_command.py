@@ -22,7 +22,7 @@ from openvrex.scripts.progress import Spinner
 from openvrex.scripts.records import gpu_results, recorded_results, synthesis_results
 from openvrex.sim.system import dre_demand
 from openvrex.sim.system.gpu_figures import written
-from openvrex.sim.system.platforms import H100_FILE
+from openvrex.sim.system.platforms import H100_FILE, POWER_FILE
 from openvrex.sim.system.workload import WEIGHTS
 from openvrex.synth import flow, opensta, table3
 from openvrex.synth.sram import Sram
@@ -74,6 +74,7 @@ def command(
         console.out.print(f"{name}: {RESULTS / name}.json", highlight=False)
     write_atomically(H100_FILE, written(gpu_results.platform_file(gpu_results.recorded())).encode())
     known = load()
+    write_atomically(POWER_FILE, (json.dumps(synthesis_results.core_power(known), indent=1) + "\n").encode())
     for path, text in recorded_results.pages(known).items():
         write_atomically(path, text.encode())
     for page, line in recorded_results.stale(known):
@@ -191,7 +192,10 @@ def _area(reports: list[tuple[str, dict]]) -> dict:
 
 
 def _power(reports: list[tuple[str, dict]]) -> dict:
-    """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library."""
+    """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library.
+
+    use : of the DPE, the share of cycles with a chunk, in each of which it reads exponents of activations
+    """
 
     def milliwatts(report: dict) -> dict:
         powers = {k: report[f"{k}_mw"]["value"] for k in ("dynamic", "leakage", "memory", "total")}
@@ -201,6 +205,7 @@ def _power(reports: list[tuple[str, dict]]) -> dict:
         library: {
             unit: milliwatts(r)
             | {"pj": r["pj_per_cycle"], "cycles": r["modules"][-1]["cycles"]}
+            | ({"use": r["modules"][-1]["accesses"]["exponent_ram.mem"][0]} if unit == "dpe" else {})
             | {"parts": {name.removeprefix("dre__"): milliwatts(p) for name, p in r["parts"].items()}}
             | ({"table3": {k: e.value for k, e in table3.powers_of(report["units"]).items()}} if unit == "dre" else {})
             for unit, r in report["units"].items()

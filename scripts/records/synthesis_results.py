@@ -123,6 +123,20 @@ def power_table3(known: dict) -> str:
     return table(["", "paper mW", "%", "ours mW", "%"], rows)
 
 
+def core_power(known: dict) -> dict[str, float]:
+    """Milliwatts of a core's units for the simulator (`sim.system.platforms.POWER`), rounded to four digits."""
+    of = known["power"]["embedded"]
+    dpe = of["dpe"]
+    powers = {
+        "dpe idle": dpe["idle"],
+        "dpe busy": (dpe["total"] - dpe["idle"]) / dpe["use"],
+        "vpe": of["vpe"]["total"],
+        "dre": of["dre"]["total"],
+        "memory": 0.0,  # in the others
+    }
+    return {name: float(f"{mw:.4g}") for name, mw in powers.items()}
+
+
 def power(known: dict) -> str:
     """The power of each unit alone, and of the DRE's units in its own run."""
     first, *others = known["power"].values()
@@ -172,8 +186,12 @@ def cited(known: dict) -> list[tuple[str, str]]:
     ]
     clocked = f"The clock takes {100 * min(clocks):.0f} to {100 * max(clocks):.0f} % of the logic's"
     memory = embedded["rows"]["memory"]
+    simulated = core_power(known)
+    rest = sum(simulated.values()) - simulated["dpe busy"]
+    cores = f"{rest / 1000:.2f} W idle to {sum(simulated.values()) / 1000:.1f} W busy each"
     slowest = max(known["clock"], key=lambda name: known["clock"][name]["delay"])
     return [
+        ("papers/evaluation.md", f"cores of our synthesis ({cores}"),
         (
             "limits.md",
             f"allow {1e6 / (known['clock'][slowest]['delay'] * STEP):,.0f} MHz in the slowest unit (`{slowest}`)",

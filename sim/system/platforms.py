@@ -1,10 +1,12 @@
 """The platforms to simulate: V-Rex systems, which are presets with memories around them, and GPUs as rooflines."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openvrex.golden.function_params import check
+from openvrex.golden.text_files import read_text
 from openvrex.hdl.design import load
 from openvrex.hdl.params import CLOCK, CoreParams, SystemParams, override, preset
 from openvrex.sim.system.dram import Dram
@@ -15,10 +17,12 @@ from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from openvrex.sim.system.ssd import Ssd
 from openvrex.sim.system.workload import WEIGHTS, Decoder
 
-# Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout
-# (docs/size.md: clock, and nets, cells and memories at full use). "paper": V-Rex Table III, one figure each.
-POWER = {
-    "ours": {"dpe idle": 359.0, "dpe busy": 1773.0, "vpe": 96.0, "dre": 10.4, "memory": 0.0},
+# Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout. From
+# docs/results/power.json, by `vrex dev record`. The DPE has its power at rest, and what a chunk a cycle adds; the
+# others are as busy as a trace keeps them. "paper": V-Rex Table III, one figure each.
+POWER_FILE = Path(__file__).with_name("core_power.json")
+POWER: dict[str, dict[str, float]] = {
+    "ours": json.loads(read_text(POWER_FILE)),
     "paper": {"dpe idle": 0.0, "dpe busy": 2311.39, "vpe": 122.06, "dre": 57.04, "memory": 118.94},
 }
 

@@ -15,13 +15,13 @@ from openvrex.papers.evaluation.fleet import Device, day
 from openvrex.papers.evaluation.other_policies import PROFILES, policies
 from openvrex.scripts.engineers import record_command
 from openvrex.scripts.main import app
-from openvrex.scripts.records import recorded_results
+from openvrex.scripts.records import recorded_results, synthesis_results
 from openvrex.scripts.simulate import system_options
 from openvrex.scripts.simulate.layer_command import played
 from openvrex.scripts.simulate.prediction_command import predict
 from openvrex.sim.system import limits as paper_limits
 from openvrex.sim.system.frame_times import frames
-from openvrex.sim.system.platforms import EDGE, SERVER, platform
+from openvrex.sim.system.platforms import EDGE, POWER, POWER_FILE, SERVER, platform
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
@@ -36,6 +36,14 @@ def test_pages_say_what_is_recorded():
     texts = recorded_results.texts().values()
     marks = [m[2] for page in texts for m in recorded_results.BLOCK.finditer(page.read_text())]
     assert sorted(marks) == sorted(recorded_results.BLOCKS)
+
+
+def test_the_simulator_takes_powers_from_the_record():
+    """As busy as in the recorded run, the DPE takes what it took there."""
+    known = record_command.load()
+    assert POWER["ours"] == json.loads(POWER_FILE.read_text()) == synthesis_results.core_power(known)
+    dpe = known["power"]["embedded"]["dpe"]
+    assert POWER["ours"]["dpe idle"] + dpe["use"] * POWER["ours"]["dpe busy"] == pytest.approx(dpe["total"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", [name for name, result in record_command.MEASURED.items() if result.units])

@@ -1,7 +1,9 @@
 """Clock gates: which flip-flops get one, what it costs, its timing and power by hand, and proofs of equal netlists."""
 
+import json
 import re
 import shutil
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -15,9 +17,11 @@ from openvrex.scripts.main import app
 from openvrex.synth import flow, liberty, mapping, opensta, power
 from openvrex.synth.liberty import EMBEDDED, ClockGate, SynthError
 from openvrex.synth.switching_activity import Circuit
+from openvrex.tb.campaigns.cells import read
 from openvrex.tb.formal.clock_gate_equivalence import prove, prove_cell
 from openvrex.tb.formal.verilog_equivalence import UnequalError
 from openvrex.tb.library.recording import Recording
+from openvrex.tb.library.yosys import run_yosys
 from tb.tests.by_day import by_day
 from tb.tests.synth.cell_libraries import ASAP7, SKY130, needs_pdk
 
@@ -260,6 +264,21 @@ def test_a_flip_flop_behind_a_gate_is_one_with_an_enable():
         prove_cell(("if (!clk) held", "held"))  # no latch: the enable moves while the clock is high
     with pytest.raises(UnequalError):
         prove_cell(("clk & held", "clk"))  # no gate
+
+
+@pytest.mark.parametrize(("unit", "most"), [("hcu", 5), ("wtu", 5), ("kvmu", 5), ("vpe", 5), ("dpe", 20)])
+def test_few_flip_flops_lack_an_enable(tmp_path, unit, most):
+    """At most so many percent: stages load when a word enters them, and synthesis finds every enable."""
+    emitted = emit.emit(unit, params_of(unit, preset("tiny")))
+    emitted.write(tmp_path)
+    run_yosys([*read(emitted), "opt_dff", "write_json netlist"], tmp_path)
+    bits: Counter[bool] = Counter()
+    for module in json.loads((tmp_path / "netlist").read_text())["modules"].values():
+        for cell in module["cells"].values():
+            if kind := re.fullmatch(r"\$s?dff(e|ce)?", cell["type"]):
+                bits[bool(kind[1])] += len(cell["connections"]["Q"])
+    assert bits[True]
+    assert 100 * bits[False] <= most * bits.total(), bits
 
 
 UNITS = "hcu", "wtu", "cluster_set", "kvmu", "table_port", "motion_mask", "dpe", "vpe", "retriever"

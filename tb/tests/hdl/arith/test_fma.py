@@ -19,7 +19,7 @@ MUTANTS = {
     "$reduce_or 0.f77e1676: Y[0] const0": "what is shifted out is lost",
     "$and 1.4424715a: Y[0] const0": "a difference is not rounded around",
     "$and 1.f8fb3ce9: Y[0] const0": "a difference is never negative",
-    "$or 1.f168945f: Y[0] const0": "the product always has the larger exponent",
+    "$or 1.7b47df34: Y[0] const0": "the product always has the larger exponent",
     "$or 1.ccc5f0ab: A[0] const0": "zero times infinity is defined",
     "$and 1.adf10327: Y[0] const0": "nothing is rounded up",
     "$or 1.5a1a3370: A[0] const0": "zeros and results below the range are not flushed",
@@ -41,7 +41,7 @@ def side_by_side() -> Emitted:
     widths = {"clk": 1, "rst": 1, "op_a": 32, "op_b": 16, "op_c": 32, "y": 32 * len(mutants)}
     wires = [{"name": n, "dir": "out" if n == "y" else "in", "width": w} for n, w in widths.items()]
     head = ", ".join(f"{w['dir']}put [{w['width'] - 1}:0] {w['name']}" for w in wires)
-    pins = ".clk(clk), .rst(rst), .op_a(op_a), .op_b(op_b), .op_c(op_c)"
+    pins = ".clk(clk), .rst(rst), .op_a(op_a), .op_b(op_b), .op_c(op_c), .load(3'b111)"
     lanes = (f"  fma lane{i}({pins}, .mutant({i}), .y(y[{32 * i} +: 32]));\n" for i in range(len(mutants)))
     return Emitted(f"{text}module all({head});\n{''.join(lanes)}endmodule\n", "all", {"ports": wires})
 

@@ -156,7 +156,7 @@ MUTANTS = {
     "$sub 1.268588f0: Y[0] const0": "a row is not aligned",
     "$add 0.9df778f4: Y[0] inv": "a sum is off by one",
     "$sub 1.91cb3be0: Y[0] const0": "a chunk is not aligned",
-    "$and 1.9df65ecb: B[0] const1": "it issues whether or not there is room for the result",
+    "$and 1.d1bae9dd: B[0] const1": "it issues whether or not there is room for the result",
     "$eq 1.8c11d75b: Y[0] const1": "a tile has one chunk",
     "$eq 0.ec8dab53: Y[0] const1": "a row has one tile",
 }

@@ -180,7 +180,7 @@ MUTANTS = {  # by size
         "$and 1.1c95591f: Y[0] const0": "equal codes are never tested",
         "$reduce_or 0.959985c0: Y[0] const0": "a word crosses as a whole",
         "$and 1.6ff7723a: B[0] const1": "a test ends in front of the codes that cross",
-        "$dff 3.07dd1832: D[0] const0": "a test adds to the one before",
+        "$and 1.11b86688: Y[0] const0": "a test adds to the one before",
         "$and 1.190283c8: Y[0] const0": "a row is never selected as a whole",
         "$eq 1.34941f93: Y[0] const0": "counts over those not used",
     },
