@@ -26,7 +26,7 @@ DRAWS = 400
 _TOGGLE = "toggle "
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
 # 32-bit event counters, whose bit k toggles only after 2^k events, and the sink of bits that nothing reads.
-_COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_|^unused[:[]")
+_COUNTER = re.compile(r"(\b|_)perf(\b|_)|counted_|^unused[:[]")
 
 
 @dataclass(frozen=True)
