@@ -129,7 +129,10 @@ def measured(unit: str, campaigns: dict[str, dict]) -> list[str]:
 
 
 def _covered(found: dict) -> tuple[str, str]:
-    shares = ", ".join(f"{_PLURAL[kind]} {percent(share)}" for kind, share in found["reached"].items())
+    reached = found["reached"].items()
+    shares = ", ".join(
+        f"{_PLURAL[kind]} {percent(share)}" for kind, share in reached if found.get("points", {}).get(kind, 1)
+    )
     left = ", ".join(f"{n} {_PLURAL[kind]}" for kind, n in found["left_out"].items() if n)
     return "", shares + (f"; left out with a reason: {left}" if left else "")
 
@@ -143,11 +146,16 @@ def _stressed(found: dict) -> tuple[str, str]:
     return f" -n {found['transactions']}", f"{found['transactions']:,} random transactions as golden"
 
 
-_COMMANDS = {"coverage": "coverage", "mutants": "mutate", "stress": "stress"}
-_PLURAL = {"line": "lines", "branch": "branches", "stall": "stalls", "toggle": "toggles"}
+def _looked_at(found: dict) -> tuple[str, str]:
+    return " --cones", f"{found['inside']} of {found['registers']} registers lie in the cone of a claim"
+
+
+_COMMANDS = {"coverage": "coverage", "mutants": "mutate", "stress": "stress", "cones": "prove"}
+_PLURAL = {"line": "lines", "branch": "branches", "stall": "stalls", "toggle": "toggles", "state": "states"}
 _SENTENCES: dict[str, Callable[[dict], tuple[str, str]]] = {
     "coverage": _covered,
     "mutants": _mutated,
     "stress": _stressed,
+    "cones": _looked_at,
 }
 BLOCKS: dict[str, Callable[[dict], str]] = {"status": readme}

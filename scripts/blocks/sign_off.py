@@ -29,6 +29,7 @@ REASONS = {name: ROOT / "tb" / "campaigns" / f"{name}.toml" for name in ("covera
 TESTS = RECORD.with_name("tests.json")
 KINDS = {"line": "lines", "branch": "branches", "toggle": "toggles", "state": "states"}
 ENOUGH, MILLION = 20_000, 1_000_000  # random transactions
+CONE = 90.0  # percent of the registers
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,14 @@ def _proved(unit: str, known: Records) -> Finding:
     return Finding(f"{len(depths) - bounded} unbounded, {bounded} bounded", bool(depths))
 
 
+def _looked_at(unit: str, known: Records) -> Finding:
+    found = known.campaigns.get(unit, {}).get("cones")
+    if not found or not found["registers"]:
+        return Finding(NONE, False)
+    share = 100 * found["inside"] / found["registers"]
+    return Finding(f"{found['inside']} of {found['registers']}", share >= CONE, _of(found))
+
+
 def _holes(unit: str, known: Records) -> Finding:
     from openvrex.tb.campaigns.subjects import SUBJECTS  # imports the benches
 
@@ -202,6 +211,7 @@ CHECKLIST = (
     *(Criterion(many, "V3", f"all {many}, but those with a reason", _COVERAGE, partial(_covered, (kind,), 100.0))
       for kind, many in KINDS.items()),
     Criterion("proofs", "V3", "claims are proved", "vrex dev prove UNIT", _proved),
+    Criterion("cones", "V3", f"{CONE:g} % of the registers lead to a claim", "vrex dev prove UNIT --cones", _looked_at),
     Criterion("survivors", "V3", "no surviving mutant without a reason", _MUTATE, _survivors),
     Criterion("million", "V3", f"{MILLION:,} random transactions, of a joined block a share",
               "vrex dev stress UNIT", partial(_stressed, MILLION)),

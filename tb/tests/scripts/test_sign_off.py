@@ -32,6 +32,7 @@ def whole() -> Records:
         | FACTS,
         "mutants": {"made": 100, "killed": 97, "equivalent": 0, "counter": 0, "surviving": 3, "explained": 3} | FACTS,
         "stress": {"transactions": MILLION} | FACTS,
+        "cones": {"inside": 9, "registers": 10} | FACTS,
     }
     cases = {test: ["passed"] for test in sign_off.tests() | {("hcu", "a"), ("hcu", "b")}}
     return Records({"hcu": hcu}, cases, FACTS, FEATURES, {"coverage": {}, "survivors": {}})
@@ -83,6 +84,7 @@ _SIZES = ("hcu", "b")
         (changed("mutants", explained=2), {"survivors"}, "V2"),
         (changed("stress", transactions=19_999), {"stress", "million"}, "V1"),
         (changed("stress", transactions=MILLION - 1), {"million"}, "V2"),
+        (changed("cones", inside=8), {"cones"}, "V2"),
         (holes(whole()), {"open points"}, "V2"),
     ],
 )
