@@ -29,6 +29,7 @@ from openvrex.tb.campaigns.code_coverage import (
     measure,
     missed,
     proved_constant,
+    proved_impossible,
     without,
 )
 from openvrex.tb.campaigns.subjects import SUBJECTS
@@ -71,8 +72,9 @@ def command(
             wrong += [f"{name}: {text}" for text in [*bad, *strange]]
             points = without(every, {**excluded, **dict.fromkeys(never)})
             proved = proved_constant(emitted, points, excluded)
-            points = without(points, proved)
-            excluded |= dict.fromkeys(proved, "Proved constant.")
+            impossible = proved_impossible(emitted, points)
+            points = without(points, proved | impossible)
+            excluded |= dict.fromkeys(proved, "Proved constant.") | dict.fromkeys(impossible, "Proved impossible.")
             write_atomically(out / f"{name}.info", lcov(name, points))
             left = [
                 f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.campaigns import stress
-from openvrex.tb.campaigns.constant_bits import constant
+from openvrex.tb.campaigns.constant_bits import constant, impossible_changes
 from openvrex.tb.campaigns.subjects import Subject
 from openvrex.tb.library.runner import simulator
 
@@ -124,10 +124,22 @@ class Source:
                 way += f" {here[p.column - 1 :].split()[0]}"
         return f"{self.modules[p.line - 1]}: {text}: {way}"
 
+    def names(self, p: Point) -> set[str]:
+        """The name; of an item of a case also with the case's first statement behind it, as cases may look alike."""
+        if p.what != "case":
+            return {self.name(p)}
+        below = self.lines[self._header_line(p.line) :]
+        first = next((x.strip().rstrip(";") for x in below if "=" in x.partition("//")[0]), "")
+        return {self.name(p), f"{self.name(p)} [{first}]"}
+
     def _header(self, line: int) -> str:
-        """The case that an item belongs to: the first line above that stands less deep."""
+        """The case that an item belongs to."""
+        return self.lines[self._header_line(line) - 1].strip()
+
+    def _header_line(self, line: int) -> int:
+        """Its line: the first one above that stands less deep."""
         depth = _depth(self.lines[line - 1])
-        return next(x.strip() for x in self.lines[line - 2 :: -1] if x and _depth(x) < depth)
+        return next(n for n in range(line - 1, 0, -1) if self.lines[n - 1] and _depth(self.lines[n - 1]) < depth)
 
     def _item(self, line: int) -> str:
         """The innermost item of a case in which a statement stands."""
@@ -160,16 +172,16 @@ def _depth(line: str) -> int:
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
     """Points that no test can reach, with the reason; and what is wrong with the entries `listed`.
 
-    An entry names a point, or with "toggle MODULE: " before a regular expression some bits that rise and fall, such as
-    "toggle hcu: len\\[[4-7]\\]".
+    An entry names a point, or with "toggle " before a regular expression some bits of a module that rise and fall, such
+    as "toggle hcu: len\\[[4-7]\\]"; with a direction, such as ":1->0", that alone.
     """
     source, out, wrong = Source(verilog), {}, []
     bits = {name: re.compile(name.removeprefix(_TOGGLE)) for name in listed if name.startswith(_TOGGLE)}
     named: set[str] = set()
     for p, n in points.items():
-        name = source.name(p)
-        found = [e for e, text in bits.items() if text.fullmatch(_bit(p))] if p.kind == "toggle" else [name]
-        for entry in {*found} & listed.keys():
+        ways = _bit(p), f"{p.module}: {p.what}"
+        toggles = {e for e, text in bits.items() if any(map(text.fullmatch, ways))} if p.kind == "toggle" else set()
+        for entry in toggles or source.names(p) & listed.keys():
             named.add(entry)
             out[p] = listed[entry]
             wrong += [f"{entry}: is left out, but a test comes by {_said(p)}"] if n else []
@@ -203,6 +215,18 @@ def proved_constant(unit: Emitted, points: Counter[Point], excluded: Iterable[Po
     never = {p for p in points if p.kind == "toggle" and not points[p]}
     found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero) if never else set()
     return {p for p in never if (p.module, p.what.rpartition(":")[0]) in found}
+
+
+def proved_impossible(unit: Emitted, points: Counter[Point]) -> set[Point]:
+    """Changes of state that no test made and that are proved never to happen."""
+    never = {p.what: p for p in points if p.kind == "state" and " -> " in p.what and not points[p]}
+    out = set()
+    for register in unit.manifest.get("states", ()) if never else ():
+        values = [(v, name) for v, name in enumerate(register["values"]) if name]
+        own = {(a, b): f"{register['name']}: {x} -> {y}" for a, x in values for b, y in values}
+        asked = [pair for pair, what in own.items() if what in never]
+        out |= {never[own[pair]] for pair in impossible_changes(unit, register, asked)} if asked else set()
+    return out
 
 
 def counts(points: Counter[Point]) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,8 @@
-"""Proves bits of a unit constant, so that code coverage need not reach them.
+"""Proves bits of a unit constant and changes of state impossible, so that code coverage need not reach them.
 
-ABC looks for an inductive proof (`scorr`) that a bit keeps one value in every cycle after the first of a reset. Inputs
-are free in every cycle, but for those that coverage leaves out with a reason: they are 0. Memories and multipliers give
-any value, so a bit that is constant here is constant in the unit.
+ABC looks for an inductive proof (`scorr`) that a bit keeps one value in every cycle after the first of a reset, or that
+a register never has the two states one after the other. Inputs are free in every cycle, but for those that coverage
+leaves out with a reason: they are 0. Memories and multipliers give any value, so what is proved holds in the unit.
 """
 
 import re
@@ -41,26 +41,40 @@ def constant(unit: Emitted, bits: Iterable[Bit], zero: Iterable[str] = ()) -> se
 
     zero : bits of input ports that are 0
     """
+    places = _places(unit)
     wanted = [bit for bit in dict.fromkeys(bits) if _BIT.fullmatch(bit[1])]
+    watched = [(bit, f"{path}{bit[1]}") for bit in wanted for path in places.get(bit[0], ())]
+    claims = [text for k in range(len(watched)) for text in (f"seen__[{k}]", f"~seen__[{k}]")]
+    proved = _impossible(unit, [name for _, name in watched], claims, set(zero))
+    moving = {bit for (bit, _), *both in zip(watched, proved[::2], proved[1::2], strict=True) if not any(both)}
+    return {bit for bit, _ in watched} - moving
+
+
+def impossible_changes(unit: Emitted, register: dict, changes: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Those `changes` of a register of states, as a manifest has it, that are proved never to happen but by a reset."""
+    pairs, name, width = list(changes), register["name"], register["width"]
+    names = [f"{name}[{k}]" for k in range(width)] if width > 1 else [name]
+    claims = [f"~was_reset__ & was__ == {a} & seen__ == {b}" for a, b in pairs]
+    return {pair for pair, holds in zip(pairs, _impossible(unit, names, claims), strict=True) if holds}
+
+
+def _impossible(unit: Emitted, names: list[str], claims: list[str], zero: set[str] = frozenset()) -> list[bool]:
+    """Whether each of `claims`, Verilog about `seen__`, the bits with these names, is proved to be 0 always."""
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
         (folder / "unit.v").write_text(unit.verilog)
         passes = [f"read_verilog {folder}/unit.v", f"hierarchy -top {unit.top}", "proc -norom", "flatten"]
         run_yosys([*passes, f"write_rtlil {folder}/flat.il"])
-        places = _places(unit)
-        watched = [(bit, path, bit[1]) for bit in wanted for path in places.get(bit[0], ())]
-        text = (folder / "flat.il").read_text()
-        (folder / "flat.il").write_text(_shown(text, [path + name for _, path, name in watched]))
-        (folder / "side.v").write_text(_side(unit, len(watched), set(zero)))
+        (folder / "flat.il").write_text(_shown((folder / "flat.il").read_text(), names))
+        (folder / "side.v").write_text(_side(unit, len(names), claims, zero))
         passes = [f"read_rtlil {folder}/flat.il", f"read_verilog {folder}/side.v", "hierarchy -top side", "proc"]
         run_yosys([*passes, "flatten", *(c.format(folder=folder) for c in _GRAPH)])
         abc = Path(pyosys.__file__).parent / "yosys-abc"
         script = "read_aiger a.aig; scorr; write_aiger b.aig"
         subprocess.run([abc, "-c", script], cwd=folder, capture_output=True, check=True, timeout=SECONDS)
         zeros = _zeros(folder / "b.aig")
-    assert len(zeros) == 2 * len(watched)
-    moving = {bit for (bit, *_), *both in zip(watched, zeros[::2], zeros[1::2], strict=True) if not any(both)}
-    return {bit for bit, *_ in watched} - moving
+    assert len(zeros) == len(claims)
+    return zeros
 
 
 def _places(unit: Emitted) -> dict[str, list[str]]:
@@ -97,8 +111,8 @@ def _shown(text: str, names: list[str]) -> str:
     return text[:end] + seen + text[end:]
 
 
-def _side(unit: Emitted, count: int, zero: set[str]) -> str:
-    """A module around the unit, whose reset is high at first. Two outputs for each bit seen: it is 1, it is 0."""
+def _side(unit: Emitted, count: int, claims: list[str], zero: set[str]) -> str:
+    """A module around the unit, whose reset is high at first. It has an output for each claim, 0 in the first cycle."""
     ins = [p for p in unit.manifest["ports"] if p["dir"] == "in" and p["name"] != "clk"]
     head = ", ".join(["input clk", *(f"input [{p['width'] - 1}:0] {p['name']}" for p in ins)])
     pins = [".clk(clk)"]
@@ -106,11 +120,13 @@ def _side(unit: Emitted, count: int, zero: set[str]) -> str:
         bits = [f"{p['name']}[{k}]" for k in reversed(range(p["width"]))]
         value = ", ".join("1'b0" if _plain(b, p["width"]) in zero else b for b in bits)
         pins.append(f".{p['name']}({{{value}}}{' | first__' if p['name'] == 'rst' else ''})")
-    both = ", ".join(f"seen__[{k}] & ~first__, ~seen__[{k}] & ~first__" for k in reversed(range(count)))
+    wide = f"[{count - 1}:0]"
+    broken = ", ".join(f"~first__ & ({claim})" for claim in reversed(claims))
     return (
-        f"module side({head}, output [{2 * count - 1}:0] moved__);\n  reg first__ = 1;\n"
-        f"  always @(posedge clk) first__ <= 0;\n  wire [{count - 1}:0] seen__;\n"
-        f"  {unit.top} unit({', '.join(pins)}, .seen__(seen__));\n  assign moved__ = {{{both}}};\nendmodule\n"
+        f"module side({head}, output [{len(claims) - 1}:0] broken__);\n  reg first__ = 1, was_reset__ = 1;\n"
+        f"  wire {wide} seen__;\n  reg {wide} was__;\n  always @(posedge clk) begin\n    first__ <= 0;\n"
+        f"    was_reset__ <= rst | first__;\n    was__ <= seen__;\n  end\n"
+        f"  {unit.top} unit({', '.join(pins)}, .seen__(seen__));\n  assign broken__ = {{{broken}}};\nendmodule\n"
     )
 
 

@@ -280,6 +280,7 @@ _SUBJECTS = (
             ("equals_interpreter_and_time_view", "tiny"),
             ("equals_interpreter_under_stalls", "tiny"),
             ("events",),
+            ("faults_beside_a_program",),
             ("every_register",),
             ("watchdog",),
         ),

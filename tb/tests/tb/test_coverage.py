@@ -23,10 +23,11 @@ from openvrex.tb.campaigns.code_coverage import (
     measure,
     missed,
     proved_constant,
+    proved_impossible,
     read,
     without,
 )
-from openvrex.tb.campaigns.constant_bits import constant
+from openvrex.tb.campaigns.constant_bits import constant, impossible_changes
 from openvrex.tb.campaigns.subjects import SUBJECTS, Subject
 from openvrex.tb.library.runner import BenchError
 
@@ -133,6 +134,14 @@ def test_points_are_named_by_their_statements():
         assert {p: source.name(replace(p, line=p.line + moved)) for p in NAMES} == NAMES
 
 
+def test_a_case_is_known_by_its_first_statement():
+    source = Source(VERILOG)
+    assert source.names(DEFAULT) == {"u: case (s): default", "u: case (s): default [x <= t]"}
+    assert source.names(THEN) == {NAMES[THEN]}
+    listed = {"u: case (s): default [x <= t]": "why"}
+    assert left_out(Counter({DEFAULT: 0}), VERILOG, listed) == ({DEFAULT: "why"}, [])
+
+
 def test_what_is_left_out_is_named_and_a_wrong_name_is_told():
     points = Counter({THEN: 1, DEFAULT: 0})
     assert left_out(points, VERILOG, {NAMES[DEFAULT]: "why"}) == ({DEFAULT: "why"}, [])
@@ -194,6 +203,34 @@ def test_a_bit_is_constant_if_it_is_proved():
     points = Counter({toggle(f"high[{k}]:0->1"): 0 for k in range(1, 5)})
     assert {p.what for p in proved_constant(CONSTANT, points, [])} == {"high[1]:0->1", "high[3]:0->1"}
     assert "high[4]:0->1" in {p.what for p in proved_constant(CONSTANT, points, [toggle("d[1]:0->1")])}
+
+
+MACHINE = Emitted(
+    """module u(
+  input clk,
+  input rst,
+  input go
+);
+  reg [1:0] state;
+  wire leaves = go & state == 2'h1;
+  always @(posedge clk) state <= rst ? 2'h0 : leaves ? 2'h2 : state == 2'h0 & go ? 2'h1 : state;
+endmodule
+""",
+    "u",
+    {
+        "ports": [{"name": n, "dir": "in", "width": 1} for n in ("clk", "rst", "go")],
+        "states": [{"name": "state", "width": 2, "values": ["REST", "RUN", "END"]}],
+    },
+)
+
+
+def test_a_change_of_state_is_left_out_if_it_is_proved_impossible():
+    """But not one that a test makes, nor one that only a reset makes."""
+    every = [(a, b) for a in range(3) for b in range(3) if a != b]
+    possible = {(0, 1), (1, 2)}
+    assert impossible_changes(MACHINE, MACHINE.manifest["states"][0], every) == {*every} - possible
+    points = Counter({Point("b.v", 1, "state", f"state: {x}", "u"): 0 for x in ("END -> RUN", "RUN -> END", "END")})
+    assert {p.what for p in proved_impossible(MACHINE, points)} == {"state: END -> RUN"}
 
 
 def test_text_for_simulators_alone_is_no_hardware():
