@@ -54,7 +54,13 @@ def measure(subject: Subject) -> Counter[Point]:
         if not subject.name and subject.unit in stress.UNITS:
             subject.stress(unit, STRESS, DRAWS)
         states = unit.manifest.get("states", [])
-        return hardware(read(runs.glob("*/coverage.dat"), f"{unit.top}.v", states), unit.verilog)
+        found = hardware(read(runs.glob("*/coverage.dat"), f"{unit.top}.v", states), unit.verilog)
+        return of_module(found, subject.module) if subject.module else found
+
+
+def of_module(points: Counter[Point], module: str) -> Counter[Point]:
+    """Points of what joins units, which are measured themselves: of one module, and stalls."""
+    return Counter({p: n for p, n in points.items() if p.module == module or p.kind == "stall"})
 
 
 def hardware(points: Counter[Point], verilog: str) -> Counter[Point]:

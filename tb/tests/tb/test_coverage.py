@@ -22,6 +22,7 @@ from openvrex.tb.campaigns.code_coverage import (
     left_out,
     measure,
     missed,
+    of_module,
     proved_constant,
     proved_impossible,
     read,
@@ -237,6 +238,12 @@ def test_text_for_simulators_alone_is_no_hardware():
     text = "a\n`ifdef OPENVREX_CHECK\nb\n`ifdef VERILATOR\nc\n`endif\nd\n`endif\ne"
     points = Counter({Point("u.v", line, "line", "block", "u"): 0 for line in (1, 3, 5, 7, 9)})
     assert {p.line for p in hardware(points, text)} == {1, 9}
+
+
+def test_of_a_join_its_own_module_counts():
+    points = [Point("u.v", 1, "line", "block", m) for m in ("core", "core__lxe")]
+    stall, state = Point("b.v", 1, "stall", "i_waits", "bench"), Point("b.v", 1, "state", "s: A", "bench")
+    assert of_module(Counter(dict.fromkeys([*points, stall, state], 1)), "core").keys() == {points[0], stall}
 
 
 def test_a_change_that_no_diagram_has_is_an_error():
