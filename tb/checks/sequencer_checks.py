@@ -372,7 +372,7 @@ BAD = {  # words, registers, status, pc
     "skip-past-the-end": ([op("LOOP", end=63)], {}, Status.OPCODE, 0),
     "jump-far-past-the-end": ([op("LOOP", end=65535)], {}, Status.OPCODE, 0),
     **{  # every bit of an address that no program has
-        f"loops-to-{end:x}": ([op("LOOP", count=1, end=end)] * 4 + [NOTHING] * 60, {}, Status.OPCODE, 63)
+        f"loops-to-{end:x}": ([op("LOOP", count=end, end=end)] * 4 + [NOTHING] * 60, {}, Status.OPCODE, 63)
         for end in (0x5554, 0xAAA9)
     },
     **{f"jump-to-{end:x}": ([NOTHING, op("LOOP", end=end)], {}, Status.OPCODE, 1) for end in (0x5554, 0xAAA9)},
