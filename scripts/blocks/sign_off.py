@@ -93,7 +93,7 @@ def _plan(pick: Callable[[Feature], bool], unit: str, known: Records) -> Finding
         return Finding("none in the plan", False)
     first = f": {open_[0].feature.name.partition(':')[0]} ({open_[0].verdict})" if open_ else ""
     cases = sum(s.tests for s in found)
-    text = f"{len(found) - len(open_)} of {len(found)}" + (first or f", {cases:,} cases")
+    text = f"{len(found) - len(open_)} of {len(found)}" + (first or f", {cases:,} test case{'s' * (cases != 1)}")
     return Finding(text, not open_, _of(known.ran))
 
 
@@ -255,7 +255,8 @@ def page(unit: str, known: Records) -> str:
     for c in CHECKLIST:
         f = found[c.name]
         figure = f.figure if f.fine else f"{MARK} {f.figure}"
-        rows.append([c.stage, c.name, c.asks, figure, f"`{c.command.replace('UNIT', unit)}`", f.of or "this checkout"])
+        of = f.of or ("" if f.figure == NONE else "this checkout")
+        rows.append([c.stage, c.name, c.asks, figure, f"`{c.command.replace('UNIT', unit)}`", of])
     out += [table(["stage", "criterion", "asks for", "found", "command", "measured"], rows), ""]
     titles = {"coverage": "Left out of coverage", "survivors": "Surviving mutants with a reason"}
     for kind, title in titles.items():

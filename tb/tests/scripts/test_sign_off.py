@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from openvrex.golden.function_params import ParamError
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks import campaign_results, sign_off
+from openvrex.scripts.blocks.block_status import NONE
 from openvrex.scripts.blocks.sign_off import CHECKLIST, KINDS, MILLION, TARGETS, Records, index, judged, page, reached
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns.plan import STAGES, TESTS, Feature, _names
@@ -137,7 +138,8 @@ def test_pages_show_what_is_recorded(unit):
     for c in CHECKLIST:
         f = found[c.name]
         mark = "" if f.fine else "🔴 "
-        command, of = re.escape(c.command.replace("UNIT", unit)), re.escape(f.of or "this checkout")
+        command, of = re.escape(c.command.replace("UNIT", unit)), re.escape(f.of)
+        of = of or ("" if f.figure == NONE else "this checkout")
         assert re.search(rf"\| {c.name} \| .* \| {mark}{re.escape(f.figure)} \| `{command}` \| {of} \|", text), c.name
     assert f"has reached **{reached(found)}**" in text
     assert re.search(rf"`{unit}`.* \| {TARGETS[unit]} \| (🔴 )?{reached(found)} \|", index(known))
