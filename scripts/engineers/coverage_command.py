@@ -24,6 +24,7 @@ from openvrex.tb.campaigns.code_coverage import (
     Source,
     changes,
     counts,
+    inputs_at_zero,
     lcov,
     left_out,
     measure,
@@ -69,9 +70,10 @@ def command(
             every = Counter({p: n for p, n in every.items() if p.kind != "state" or p.what.split(":")[0] in states})
             excluded, bad = left_out(every, emitted.verilog, listed.get(name, {}))
             never, strange = changes(every, set().union(*states.values()))
-            wrong += [f"{name}: {text}" for text in [*bad, *strange]]
+            zero, missing = inputs_at_zero(emitted, listed.get(name, {}))
+            wrong += [f"{name}: {text}" for text in [*bad, *strange, *missing]]
             points = without(every, {**excluded, **dict.fromkeys(never)})
-            proved = proved_constant(emitted, points, excluded)
+            proved = proved_constant(emitted, points, zero)
             impossible = proved_impossible(emitted, points)
             points = without(points, proved | impossible)
             excluded |= dict.fromkeys(proved, "Proved constant.") | dict.fromkeys(impossible, "Proved impossible.")

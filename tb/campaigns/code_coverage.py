@@ -23,7 +23,7 @@ CODE = ("line", "branch", "toggle")
 KINDS = (*CODE, "stall", "state")
 STRESS = 8  # seeds of random traffic that are played beside the tests, if the unit's size is drawn as often
 DRAWS = 400
-_TOGGLE = "toggle "
+_TOGGLE, _INPUT = "toggle ", "input "
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
 # 32-bit event counters, whose bit k toggles only after 2^k events, and the sink of bits that nothing reads.
 _COUNTER = re.compile(r"(\b|_)perf(\b|_)|counted_|^unused[:[]")
@@ -191,7 +191,11 @@ def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tu
             named.add(entry)
             out[p] = listed[entry]
             wrong += [f"{entry}: is left out, but a test comes by {_said(p)}"] if n else []
-    wrong += [f"{name}: nothing of the unit has this name" for name in listed if name not in named]
+    wrong += [
+        f"{name}: nothing of the unit has this name"
+        for name in listed
+        if name not in named and not name.startswith(_INPUT)
+    ]
     return out, wrong
 
 
@@ -215,9 +219,24 @@ def changes(points: Counter[Point], expected: set[str]) -> tuple[set[Point], lis
     return never, [f"{p.what}: no diagram has this change, but a test makes it" for p in never if points[p]]
 
 
-def proved_constant(unit: Emitted, points: Counter[Point], excluded: Iterable[Point]) -> set[Point]:
-    """Toggles that no test reached and of bits that are proved constant, with those `excluded` of the unit's ports."""
-    zero = {p.what.rpartition(":")[0] for p in excluded if p.kind == "toggle" and p.module == unit.top}
+def inputs_at_zero(unit: Emitted, listed: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Bits of input ports that are 0 wherever they count, with the reason: entries such as "input arbiter: len\\[7\\]",
+    which a bit of an idle stream may contradict. And what is wrong with them.
+    """
+    ports = [p for p in unit.manifest["ports"] if p["dir"] == "in"]
+    bits = [f"{p['name']}[{k}]" if p["width"] > 1 else p["name"] for p in ports for k in range(p["width"])]
+    out, wrong = {}, []
+    for entry, why in listed.items():
+        if entry.startswith(_INPUT):
+            text = re.compile(entry.removeprefix(_INPUT))
+            found = [bit for bit in bits if text.fullmatch(f"{unit.top}: {bit}")]
+            out |= dict.fromkeys(found, why)
+            wrong += [] if found else [f"{entry}: the unit has no such input"]
+    return out, wrong
+
+
+def proved_constant(unit: Emitted, points: Counter[Point], zero: Iterable[str]) -> set[Point]:
+    """Toggles that no test reached and of bits that are proved constant while the inputs `zero` are 0."""
     never = {p for p in points if p.kind == "toggle" and not points[p]}
     found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero) if never else set()
     return {p for p in never if (p.module, p.what.rpartition(":")[0]) in found}

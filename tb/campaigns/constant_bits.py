@@ -1,8 +1,8 @@
 """Proves bits of a unit constant and changes of state impossible, so that code coverage need not reach them.
 
 ABC looks for an inductive proof (`scorr`) that a bit keeps one value in every cycle after the first of a reset, or that
-a register never has the two states one after the other. Inputs are free in every cycle, but for those that coverage
-leaves out with a reason: they are 0. Memories and multipliers give any value, so what is proved holds in the unit.
+a register never has the two states one after the other. Inputs are free in every cycle, but for those that
+`coverage.toml` names as 0. Memories and multipliers give any value, so what is proved holds in the unit.
 """
 
 import re

@@ -18,6 +18,7 @@ from openvrex.tb.campaigns.code_coverage import (
     changes,
     counts,
     hardware,
+    inputs_at_zero,
     lcov,
     left_out,
     measure,
@@ -203,7 +204,10 @@ def test_a_bit_is_constant_if_it_is_proved():
     assert constant(CONSTANT, bits, ["d[1]"]) == always | {("part", "q[2]"), ("u", "high[4]")}
     points = Counter({toggle(f"high[{k}]:0->1"): 0 for k in range(1, 5)})
     assert {p.what for p in proved_constant(CONSTANT, points, [])} == {"high[1]:0->1", "high[3]:0->1"}
-    assert "high[4]:0->1" in {p.what for p in proved_constant(CONSTANT, points, [toggle("d[1]:0->1")])}
+    zero, wrong = inputs_at_zero(CONSTANT, {r"input u: d\[1\]": "why", "input u: e": "why", "toggle u: d": "why"})
+    assert (zero, wrong) == ({"d[1]": "why"}, ["input u: e: the unit has no such input"])
+    assert left_out(points, VERILOG, {r"input u: d\[1\]": "why"}) == ({}, [])
+    assert "high[4]:0->1" in {p.what for p in proved_constant(CONSTANT, points, zero)}
 
 
 MACHINE = Emitted(
@@ -272,7 +276,7 @@ def test_every_machine_of_a_diagram_is_watched(unit):
     ],
 )
 def test_below_98_percent_or_with_a_wrong_name_the_command_fails(tmp_path, monkeypatch, hits, listed, code, said):
-    unit = SimpleNamespace(unit="u", size="tiny", emitted=lambda: Emitted(VERILOG, "u", {}))
+    unit = SimpleNamespace(unit="u", size="tiny", emitted=lambda: Emitted(VERILOG, "u", {"ports": []}))
     (tmp_path / "coverage.toml").write_text(f'[u]\n"{listed}" = "why"\n' if listed else "")
     monkeypatch.setattr(command, "SUBJECTS", {"u": unit})
     monkeypatch.setattr(command, "measure", lambda _: Counter({THEN: hits, DEFAULT: 1}))
