@@ -30,6 +30,7 @@ _GRAPH = (
     "opt -fast",
     "async2sync",
     "dffunmap",
+    "setundef -anyseq",  # unknown bits may be anything
     "aigmap",
     "opt_clean",
     "write_aiger -zinit {folder}/a.aig",
