@@ -378,7 +378,7 @@ _SUBJECTS = (
         "motion_mask_ip",
         (("a_wrong_number_of_blocks_is_refused",), ("equals_golden_and_time_view", "tiny")),
         module="motion_mask_ip",
-        sized=False,
+        named=False,
     ),
     Subject(
         "dre_ip",
