@@ -28,6 +28,7 @@ from openvrex.hdl.design import SUFFIX
 from openvrex.hdl.emit import ALL, component_of, params_of
 from openvrex.hdl.params import override, preset
 from openvrex.hdl.ports import ports
+from openvrex.scripts.blocks.sign_off import TARGETS
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
@@ -72,6 +73,7 @@ def test_site(tmp_path, caplog):
     names = (
         [name.removesuffix(".md") for name in PAGES]
         + [f"datasheets/{u}" for u in ("index", *ALL)]
+        + [f"signoff/{u}" for u in ("index", *TARGETS)]
         + ["index", "changelog", "contributing", "recorded"]
     )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
