@@ -44,9 +44,9 @@ def command(
     record: console.Record = False,
     as_json: console.Json = False,
 ) -> None:
-    """Run what takes too long for every change; a part that was stopped goes on.
+    """Run what takes too long for every change, in parts.
 
-    A night is of one commit: after another, all parts begin anew. `build/nightly` has their output.
+    A part that was stopped goes on; after another commit all begin anew. `build/nightly` has their output.
     """
     for name in parts or ():
         check(name in PARTS, "part", name, f"must be one of {', '.join(PARTS)}")
