@@ -54,7 +54,7 @@ def show(tests: Path | None, json: bool, keep: bool) -> None:
 
 def _of_run(tests: Path) -> Cases:
     ran = cases(tests)
-    if (nightly := tests.with_name("nightly.xml")).exists():
+    for nightly in sorted(tests.parent.glob("nightly/*.xml")):
         for test, verdicts in cases(nightly).items():
             ran.setdefault(test, []).extend(verdicts)
     return ran
