@@ -20,6 +20,7 @@ from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
 from openvrex.tb.formal import (
     clock_gate_equivalence,
+    hcu_equality,
     hcu_tiles_proof,
     kvmu_allocator_proof,
     kvmu_map_proof,
@@ -271,10 +272,9 @@ def stream_goal(
 def _collisions() -> Iterator[Goal]:
     """Goals of memories that a unit reads and writes at once. Engines of the LXE leave that to the program."""
     forwards = (r"connect \\S \\part \[4\]", r"connect \\S 1'0")  # takes the word that was read
-    keeps = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
     for unit, p, size, edit, depth in (
         ("cluster_set", None, "sets of 4", forwards, None),
-        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps, 15),
+        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", _KEEPS, 15),
     ):
 
         def make(reach: bool, unit: str = unit, p: object = p) -> CollisionMonitor:
@@ -292,6 +292,8 @@ def goals() -> Iterator[Goal | Independence | Equality | Gated]:
         yield from (g for g in found if g.unit == unit)
 
 
+_OVER = (r"connect \\B \S+ \[0\](\n\s+connect \\Y \\asks_tile\n)", r"connect \\B 1'1\1")  # asks over a tile in use
+_KEEPS = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
 _TWICE = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
 GUARDED = "no burst leaves its regions or lacks its answer"
 EQUAL = "equals its specification"  # for every input, every stall and every content of memories, without a bound
@@ -308,6 +310,25 @@ def _specified() -> Iterator[Goal]:
         yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
         yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted)
+    # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
+    ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \$\d+ \[1:0\]\n.*\n.*\n  end\n\n  cell \$or)", r"cell $le \1"
+    contexts = (
+        r"connect \\A .*(\n    connect \\B \\batch_ctx)",
+        r"connect \\A \\batch_ctx [0]\1",
+    )  # of a batch may differ
+    ops = (
+        r"connect \\A .*(\n    connect \\B \\batch_op \[1:0\])",
+        r"connect \\A \\batch_op [1:0]\1",
+    )  # of a batch may differ
+    for size, change, edit in (
+        ("3 tiles of a cluster", {"tile": 1, "frame": 1}, _KEEPS),
+        ("2 lanes, 2 chunks", {"n_h": 2, "n_hp": 2, "frame": 1}, ties),
+        ("batches of 2", {}, _KEEPS),
+        ("batches of 2, 2 contexts", {"clusters": 2, "n_ctx": 2}, contexts),
+        ("batches of 2, newest", {"newest": True}, ops),
+    ):
+        own = replace(hcu_equality.SMALL, **change)
+        yield Goal("hcu", EQUAL, size, partial(hcu_equality.HcuMonitor, own), edit, 16, merge=False, within=_counted)
 
 
 def _kvmu() -> Iterator[Goal]:
@@ -343,10 +364,9 @@ def _kvmu() -> Iterator[Goal]:
 
 
 def _hcu() -> Iterator[Goal]:
-    over = (r"connect \\B \S+ \[0\](\n\s+connect \\Y \\asks_tile\n)", r"connect \\B 1'1\1")  # asks over a tile in use
     size = f"tiles of {hcu_tiles_proof.SMALL.tile}, {hcu_tiles_proof.SMALL.clusters} clusters"
     make = hcu_tiles_proof.TileMonitor
-    yield Goal("hcu", "a cluster is compared while it is there", size, make, over, 20, cut=MEMORIES, merge=False)
+    yield Goal("hcu", "a cluster is compared while it is there", size, make, _OVER, 20, cut=MEMORIES, merge=False)
 
 
 def _wtu() -> Iterator[Goal]:
