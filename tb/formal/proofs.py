@@ -27,6 +27,7 @@ from openvrex.tb.formal import (
     kvmu_tables,
     table_port_proof,
     verilog_equivalence,
+    wtu_equality,
     wtu_set_proof,
 )
 from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMonitor
@@ -85,6 +86,7 @@ class Goal:
     size : the parameters, for readers
     cut, merge, depth : as for `tb.formal.prover.holds`
     within : replacements that hold during the proof
+    plants : `vrex dev prove --equal` plants faults in it
     """
 
     unit: str
@@ -97,6 +99,7 @@ class Goal:
     merge: bool = True
     depth: int | None = None
     within: Callable[[], AbstractContextManager] = nullcontext
+    plants: bool = False
 
     @property
     def name(self) -> str:
@@ -300,6 +303,13 @@ EQUAL = "equals its specification"  # for every input, every stall and every con
 _counted = partial(patch, "openvrex.hdl.unit.COUNTER_BITS", 2)  # counters that wrap soon
 
 
+@contextmanager
+def _rows() -> Iterator[None]:
+    """Counters that wrap soon, and ratios of few bits."""
+    with _counted(), wtu_set_proof.short_ratio():
+        yield
+
+
 def _specified() -> Iterator[Goal]:
     """Goals of units that are proved equal to a specification."""
     p = small().core.dre.wtu
@@ -307,9 +317,11 @@ def _specified() -> Iterator[Goal]:
     for clusters, n_w in ((4, 2), (6, 2), (4, 4), (16, 4)):
         own = replace(p, clusters=clusters, counts=clusters, n_w=n_w)
         size = f"{clusters} clusters, {n_w} a word"
-        yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
+        yield Goal(
+            "cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted, plants=True
+        )
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
-        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted)
+        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted, plants=True)
     # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
     ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \$\d+ \[1:0\]\n.*\n.*\n  end\n\n  cell \$or)", r"cell $le \1"
     contexts = (
@@ -328,7 +340,19 @@ def _specified() -> Iterator[Goal]:
         ("batches of 2, newest", {"newest": True}, ops),
     ):
         own = replace(hcu_equality.SMALL, **change)
-        yield Goal("hcu", EQUAL, size, partial(hcu_equality.HcuMonitor, own), edit, 16, merge=False, within=_counted)
+        make, plants = partial(hcu_equality.HcuMonitor, own), own.n_h == 2
+        yield Goal("hcu", EQUAL, size, make, edit, 16, merge=False, within=_counted, plants=plants)
+    for size, change, edit, depth in (
+        ("2 words", {}, _EXACT, 40),
+        ("2 lanes", {"n_w": 2}, _EXACT, 40),
+        ("2 words, counts stream", {"counts": 1}, _EXACT, 40),
+        ("2 words, budgets", {"budget": True}, _WEIGHTS, 40),
+        ("buckets, 2 words", {"selection": "buckets"}, _BUCKETS, 20),
+        ("buckets, 2 lanes", {"selection": "buckets", "n_w": 2}, _BUCKETS, 20),
+    ):
+        row = replace(wtu_equality.SMALL, **change)
+        make, plants = partial(wtu_equality.WtuMonitor, row), row.n_w == 2
+        yield Goal("wtu", EQUAL, size, make, edit, depth, merge=False, within=_rows, plants=plants)
 
 
 def _kvmu() -> Iterator[Goal]:
@@ -392,6 +416,7 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
 
 # Weights lose their lowest bit on the way to the rest of Th.
 _EXACT = (r"connect \\B \\value \[(\d+):0\]", r"connect \\B { \\value [\1:1] 1'0 }")
+_WEIGHTS = (r"(connect \\A \\tokens \[0\]\n    connect \\B )\S+ \[0\]", r"\g<1>1'0")  # a budget is one of weights
 _BUDGET = (r"connect \\budgeted \\budgeted \[0\]", r"connect \\budgeted 1'0")  # takes it as a share
 _BUCKETS = (
     r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",

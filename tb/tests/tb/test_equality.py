@@ -1,5 +1,6 @@
 """Units that equal their specifications: proofs, faults that they refute, and the specifications beside golden."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -8,6 +9,7 @@ from amaranth.sim import Simulator
 
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.clustering import Clusterer
+from openvrex.golden.retrieval.wicsum import select
 from openvrex.hdl.params import HcuParams
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN
 from openvrex.tb.checks import hcu_checks, motion_mask_checks
@@ -17,11 +19,14 @@ from openvrex.tb.formal.hcu_equality import HcuSpec
 from openvrex.tb.formal.motion_mask_equality import MotionMaskSpec
 from openvrex.tb.formal.planted import planted
 from openvrex.tb.formal.proofs import EQUAL, goals
+from openvrex.tb.formal.wtu_equality import SMALL as SMALL_WTU
+from openvrex.tb.formal.wtu_equality import WtuSpec
+from openvrex.tb.formal.wtu_set_proof import TH_STEPS
 
 GOALS = {f"{g.unit}, {g.size}": g for g in goals() if g.claim == EQUAL}
 
 
-SLOW = [name for name in GOALS if name.startswith(("motion_mask", "hcu"))]  # minutes
+SLOW = [name for name in GOALS if name.startswith(("motion_mask", "hcu", "wtu"))]  # minutes
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in SLOW)) for n in GOALS])
@@ -44,7 +49,7 @@ def test_planted_faults_are_refuted():
 def simulated(spec, play) -> None:
     """Runs a specification beside a coroutine that drives it."""
     simulator = Simulator(spec)
-    simulator.add_clock(1e-6)
+    simulator.add_clock(1e-6, if_exists=True)
     simulator.add_testbench(play)
     simulator.run()
 
@@ -161,4 +166,35 @@ def test_the_hcu_s_specification_is_golden_for_every_small_table():
 
     simulated(spec, play)
     assert len(tables) == 85
+    assert not wrong
+
+
+@pytest.mark.parametrize("change", [{}, {"budget": True}, {"selection": "buckets"}], ids=["exact", "budget", "buckets"])
+def test_the_wtu_s_specification_is_golden(change):
+    """Every row of at most three clusters of two-bit codes and one-bit counts, at every quarter of a ratio."""
+    p = replace(SMALL_WTU, clusters=3, counts=3, **change)
+    spec, wrong, seen = WtuSpec(p), [], set()
+
+    async def play(ctx):
+        for n in (1, 2, 3):
+            tables = product(range(1 << p.count_bits), repeat=n)
+            for counts, codes, th in product(tables, product(range(1 << p.score.bits), repeat=n), range(5)):
+                row = {"codes": [*codes, *[3] * (3 - n)], "top": n - 1, "ratio": 0 if p.budget else th}
+                ctx.set(spec.counts, [*counts, *[1] * (3 - n)])
+                ctx.set(spec.row, row | ({"budgeted": 1, "budget": th} if p.budget else {}))
+                f = ReSVParams(
+                    score=p.score,
+                    count_bits=p.count_bits,
+                    ratio_q16=th << 16 - TH_STEPS if th and not p.budget else 0,
+                    selection=p.selection,
+                    n_buckets=p.n_buckets,
+                )
+                want = select(np.array(codes), np.array(counts), f, th + 1 if p.budget else None)
+                mask = sum(int(bit) << k for k, bit in enumerate(want.mask))
+                seen.add(mask)
+                if ctx.get(spec.chosen) != mask:
+                    wrong.append((codes, counts, th))
+
+    simulated(spec, play)
+    assert len(seen) >= 5
     assert not wrong
