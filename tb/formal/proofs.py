@@ -317,9 +317,8 @@ def _specified() -> Iterator[Goal]:
     for clusters, n_w in ((4, 2), (6, 2), (4, 4), (16, 4)):
         own = replace(p, clusters=clusters, counts=clusters, n_w=n_w)
         size = f"{clusters} clusters, {n_w} a word"
-        yield Goal(
-            "cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted, plants=True
-        )
+        make = partial(ClusterSetMonitor, own)
+        yield Goal("cluster_set", EQUAL, size, make, forwards, 24, within=_counted, plants=True)
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
         yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted, plants=True)
     # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
