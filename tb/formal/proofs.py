@@ -529,6 +529,7 @@ def _table_port() -> Iterator[Goal]:
         ("items go to who asked, in order", "asks", other, "asks of one item", 2, 1),
         ("items go to who asked, in order", "asks", other, "asks of two items", 1, 2),
         ("a put is written once", "puts", lost, "beats of two items", 2, 2),
+        ("asks and puts go out in order", "order", lost, "beats of two items", 2, 2),
     ):
         p = table_port_proof.small(bus)
 
