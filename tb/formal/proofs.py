@@ -342,10 +342,10 @@ def _specified() -> Iterator[Goal]:
         make, plants = partial(hcu_equality.HcuMonitor, own), own.n_h == 2
         yield Goal("hcu", EQUAL, size, make, edit, 16, merge=False, within=_counted, plants=plants)
     for size, change, edit, depth in (
-        ("2 words", {}, _EXACT, 40),
-        ("2 lanes", {"n_w": 2}, _EXACT, 40),
+        ("2 words", {}, _EXACT, 32),
+        ("2 lanes", {"n_w": 2}, _EXACT, 30),
         ("2 words, counts stream", {"counts": 1}, _EXACT, 40),
-        ("2 words, budgets", {"budget": True}, _WEIGHTS, 40),
+        ("2 words, budgets", {"budget": True}, _WEIGHTS, 30),
         ("buckets, 2 words", {"selection": "buckets"}, _BUCKETS, 20),
         ("buckets, 2 lanes", {"selection": "buckets", "n_w": 2}, _BUCKETS, 20),
     ):

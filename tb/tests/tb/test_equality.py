@@ -38,9 +38,17 @@ def test_a_unit_equals_its_specification(name):
     assert verdict.edited
 
 
-def test_planted_faults_are_refuted():
+PLANTED = [
+    "cluster_set, 6 clusters, 2 a word",
+    pytest.param("hcu, 2 lanes, 2 chunks", marks=pytest.mark.nightly),
+    pytest.param("wtu, buckets, 2 lanes", marks=pytest.mark.nightly),
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_refuted(name):
     """Three here; `vrex dev prove --equal` plants ten in each. Each leaves a trace, or is proved to change nothing."""
-    found = list(planted(GOALS["cluster_set, 6 clusters, 2 a word"], 3))
+    found = list(planted(GOALS[name], 3))
     assert [f.kind for f in found].count("refuted") == 3
     assert {f.kind for f in found} <= {"refuted", "equal"}
     assert all(f.depth and f.claim and f.wave.exists() for f in found if f.kind == "refuted")
