@@ -54,7 +54,7 @@ def command(
             found.append(goal.judge(limit))
             if not json:
                 console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
-            if equal and isinstance(goal, Goal):
+            if equal and isinstance(goal, Goal) and goal.plants:
                 step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, planted faults")
                 faults[f"{goal.unit} {goal.size}"] = own = list(planted(goal, FAULTS, limit))
                 if not json:
