@@ -108,8 +108,9 @@ def check_many_operands():
 def check_results_fill_their_queue():
     """Results that are not taken fill the queue, and chunks wait."""
     rng, t = np.random.default_rng(8), Traffic(TINY)
-    for _ in range(3):
-        t.phase(operands(rng, "normal", TINY.n_h, TINY.n_w), operands(rng, "normal", TINY.x_depth, TINY.n_w))
+    for _ in range(6):  # in the halves of the memories in turn
+        weights = operands(rng, "normal", TINY.w_depth // 2 * TINY.n_h, TINY.n_w)
+        t.phase(weights, operands(rng, "normal", TINY.x_depth // 2, TINY.n_w))
     got = t.run(emitted(TINY), 1, stall=0.95)
     assert got["beats"] == t.wants
     assert got["perf"]["waits"] > 0
