@@ -305,6 +305,7 @@ _SUBJECTS = (
             ("chunks_far_from_each_other", (60, -70)),
             ("addresses_that_wrap_are_counted",),
             ("many_operands",),
+            ("results_fill_their_queue",),
             ("cycles_equal_the_time_view", "tiny"),
             ("equals_golden", "tiny"),
         ),
