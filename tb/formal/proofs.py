@@ -351,7 +351,7 @@ def _specified() -> Iterator[Goal]:
         ("buckets, 2 lanes", {"selection": "buckets", "n_w": 2}, _BUCKETS, 20),
     ):
         row = replace(wtu_equality.SMALL, **change)
-        make, plants = partial(wtu_equality.WtuMonitor, row), row.n_w == 2
+        make, plants = partial(wtu_equality.WtuMonitor, row), size in ("2 words, counts stream", "buckets, 2 lanes")
         yield Goal("wtu", EQUAL, size, make, edit, depth, merge=False, within=_rows, plants=plants)
 
 
