@@ -194,7 +194,7 @@ def wrong(line: str) -> str:
         command = command.commands[name]
     if not words:
         return ""  # the command's name in a sentence
-    if "[" in line or "..." in line:
+    if "[" in line or "..." in line or words[-1].startswith("-"):  # a synopsis, or an option named in a sentence
         known = {o for p in command.params for o in p.opts}
         return " ".join(set(re.findall(r"(?<!\S)\[?(--?[a-z][\w-]*)", " ".join(words))) - known)
     given, said = {}, io.StringIO()
