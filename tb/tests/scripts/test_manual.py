@@ -195,7 +195,7 @@ def wrong(line: str) -> str:
     if not words:
         return ""  # the command's name in a sentence
     if "[" in line or "..." in line or words[-1].startswith("-"):  # a synopsis, or an option named in a sentence
-        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+        known = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
         return " ".join(set(re.findall(r"(?<!\S)\[?(--?[a-z][\w-]*)", " ".join(words))) - known)
     given, said = {}, io.StringIO()
     command.callback = lambda **options: given.update(options)
