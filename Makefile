@@ -6,10 +6,7 @@ export OPENBLAS_NUM_THREADS := 1
 # Tests start thousands of Python processes. Each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Parts of `make nightly`; .github/workflows/nightly.yml runs each as a job.
-NIGHTLY := tests stress coverage proofs mutants mutants-large
-
-.PHONY: demo test tests check nightly $(NIGHTLY:%=nightly-%) lint docs setup models models-gemma hf clean
+.PHONY: demo test tests check nightly lint docs setup models models-gemma hf clean
 
 demo: models
 	$(BIN)/vrex papers demo -o build/demo
@@ -24,21 +21,11 @@ tests: setup
 check: setup lint
 	$(BIN)/pytest -n auto --dist worksteal -m 'not slow and not nightly'
 
-# What is too long for every change; each goes on where it was stopped.
-nightly: $(NIGHTLY:%=nightly-%)
-
-nightly-tests: setup
-	$(BIN)/pytest -n auto --dist worksteal -m nightly --junitxml build/nightly.xml
-nightly-stress: setup
-	$(BIN)/vrex dev stress
-nightly-coverage: setup
-	$(BIN)/vrex dev coverage
-nightly-proofs: setup
-	$(BIN)/vrex dev prove
-nightly-mutants: setup
-	$(BIN)/vrex dev mutate hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter register_block
-nightly-mutants-large: setup
-	$(BIN)/vrex dev mutate -n 60 dre lxe core dre_ip core_ip vpe_hybrid kv4_codec
+# What is too long for every change; each part goes on where it was stopped, until the next commit.
+nightly: setup
+	$(BIN)/vrex dev nightly
+nightly-%: setup
+	$(BIN)/vrex dev nightly $*
 
 lint: setup
 	$(BIN)/ruff check .

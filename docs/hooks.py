@@ -19,11 +19,12 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from openvrex.hdl.emit import ALL, BLOCKS, UNITS, params_of  # noqa: E402
 from openvrex.hdl.emit_cache import emitted  # noqa: E402
 from openvrex.hdl.params import override, preset  # noqa: E402
+from openvrex.scripts.blocks import sign_off  # noqa: E402
 from openvrex.scripts.pages import block_diagram, html_page, unit_datasheet, waveform_scenarios  # noqa: E402
 from openvrex.scripts.records import recorded_page  # noqa: E402
 from openvrex.tb.library.runner import BUILD  # noqa: E402
 
-SHEETS = "datasheets"
+SHEETS, SIGNED = "datasheets", "signoff"
 # Units whose sheets have a block diagram, and the design that it shows.
 DRAWN = {"dre": (), "lxe": (), "core": (), "system": ("cores=2",)}
 COPIED = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
@@ -37,6 +38,8 @@ def on_config(config: MkDocsConfig) -> None:
         for title, pages in entry.items():
             if pages == [f"{SHEETS}/index.md"]:
                 entry[title] = [*pages, *({u: f"{SHEETS}/{u}.md"} for u in ALL)]
+            if pages == [f"{SIGNED}/index.md"]:
+                entry[title] = [*pages, *({u: f"{SIGNED}/{u}.md"} for u in sign_off.TARGETS)]
 
 
 def diagram(source: str, language: str, css_class: str, options: dict, md: object, **_: object) -> str:
@@ -49,6 +52,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Pages that nobody writes by hand."""
     texts = {f"{SHEETS}/{unit}.md": unit_datasheet.page(unit, picture(unit), blocks(unit)) for unit in ALL}
     texts[f"{SHEETS}/index.md"] = unit_datasheet.index(UNITS, BLOCKS)
+    records = sign_off.recorded()
+    texts |= {f"{SIGNED}/{unit}.md": sign_off.page(unit, records) for unit in sign_off.TARGETS}
+    texts[f"{SIGNED}/index.md"] = sign_off.index(records)
     texts["recorded.md"] = recorded_page.page()
     texts |= {page: (ROOT / source).read_text() for page, source in COPIED.items()}
     for name, text in texts.items():

@@ -95,7 +95,7 @@ GROUPS = {
         "For readers of the papers, and engineers of OpenVRex",
         "Prove, stress, mutate and measure OpenVRex itself.",
         "scripts.engineers",
-        ("prove", "stress", "mutate", "coverage", "bench", "speed", "record"),
+        ("prove", "stress", "mutate", "coverage", "nightly", "bench", "speed", "record"),
     ),
 }
 # The extra that a folder's commands need.

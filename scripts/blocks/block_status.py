@@ -72,15 +72,16 @@ def lines(known: dict) -> dict[str, dict[str, Figure]]:
 
 def _coverage(reached: dict[str, float]) -> Figure:
     fine = all(reached[kind] >= 100 * target for kind, target in COVERAGE_TARGETS.items())
-    return Figure(_percent(min(reached[kind] for kind in COVERAGE_TARGETS)), fine)
+    return Figure(percent(min(reached[kind] for kind in COVERAGE_TARGETS)), fine)
 
 
 def _mutants(found: dict) -> Figure:
     share = killed_share(found)
-    return Figure(_percent(100 * share), share >= MUTANTS_TARGET)
+    return Figure(percent(100 * share), share >= MUTANTS_TARGET)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share of 0 to 100 as readers see it."""
     return f"{value:.1f} %".replace("100.0", "100")
 
 
@@ -128,7 +129,10 @@ def measured(unit: str, campaigns: dict[str, dict]) -> list[str]:
 
 
 def _covered(found: dict) -> tuple[str, str]:
-    shares = ", ".join(f"{_PLURAL[kind]} {_percent(share)}" for kind, share in found["reached"].items())
+    reached = found["reached"].items()
+    shares = ", ".join(
+        f"{_PLURAL[kind]} {percent(share)}" for kind, share in reached if found.get("points", {}).get(kind, 1)
+    )
     left = ", ".join(f"{n} {_PLURAL[kind]}" for kind, n in found["left_out"].items() if n)
     return "", shares + (f"; left out with a reason: {left}" if left else "")
 
@@ -142,11 +146,16 @@ def _stressed(found: dict) -> tuple[str, str]:
     return f" -n {found['transactions']}", f"{found['transactions']:,} random transactions as golden"
 
 
-_COMMANDS = {"coverage": "coverage", "mutants": "mutate", "stress": "stress"}
-_PLURAL = {"line": "lines", "branch": "branches", "stall": "stalls", "toggle": "toggles"}
+def _looked_at(found: dict) -> tuple[str, str]:
+    return " --cones", f"{found['inside']} of {found['registers']} registers lie in the cone of a claim"
+
+
+_COMMANDS = {"coverage": "coverage", "mutants": "mutate", "stress": "stress", "cones": "prove"}
+_PLURAL = {"line": "lines", "branch": "branches", "stall": "stalls", "toggle": "toggles", "state": "states"}
 _SENTENCES: dict[str, Callable[[dict], tuple[str, str]]] = {
     "coverage": _covered,
     "mutants": _mutated,
     "stress": _stressed,
+    "cones": _looked_at,
 }
 BLOCKS: dict[str, Callable[[dict], str]] = {"status": readme}

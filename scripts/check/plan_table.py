@@ -8,6 +8,7 @@ from rich.table import Table
 
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.scripts import console
+from openvrex.scripts.blocks import sign_off
 from openvrex.scripts.blocks.campaign_results import measured_at
 from openvrex.tb.campaigns.plan import STAGES, Cases, Status, cases, judge, load, record, recorded
 
@@ -37,7 +38,7 @@ def show(tests: Path | None, json: bool, keep: bool) -> None:
     found = judge(plan, ran, of_record=facts is not None)
     if keep:
         facts = measured_at()
-        write_atomically(RECORD, record(plan, ran, facts))
+        write_atomically(RECORD, record(plan, ran, facts, sign_off.tests()))
     if json:
         console.print_json([asdict(s.feature) | {"verdict": s.verdict, "tests": s.tests} for s in found])
     else:
@@ -53,7 +54,7 @@ def show(tests: Path | None, json: bool, keep: bool) -> None:
 
 def _of_run(tests: Path) -> Cases:
     ran = cases(tests)
-    if (nightly := tests.with_name("nightly.xml")).exists():
+    for nightly in sorted(tests.parent.glob("nightly/*.xml")):
         for test, verdicts in cases(nightly).items():
             ran.setdefault(test, []).extend(verdicts)
     return ran

@@ -14,7 +14,7 @@ from openvrex.golden.inputs.trace import Trace
 from openvrex.hdl.emit import ALL, UNITS, params_of
 from openvrex.hdl.header import command_line
 from openvrex.scripts import console
-from openvrex.scripts.check import block_status_table
+from openvrex.scripts.check import block_status_table, sign_off_table
 from openvrex.scripts.check.plan_table import TESTS, show
 from openvrex.scripts.progress import Spinner
 from openvrex.tb.library.runner import ROOT, BenchError, emit
@@ -49,6 +49,10 @@ def command(
         bool,
         typer.Option("--status", help="Show the status of each block instead: clock, size, coverage, mutants, proofs."),
     ] = False,
+    signoff: Annotated[
+        bool,
+        typer.Option("--signoff", help="Show the stage that each block has reached by the sign-off checklist instead."),
+    ] = False,
     tests: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +73,11 @@ def command(
 
     The command compares beat by beat; for the DRE every address and burst.
     """
-    check(not (plan and status), "--plan --status", True, "must not stand together: give one of them")
+    shown = [name for name, asked in (("--plan", plan), ("--status", status), ("--signoff", signoff)) if asked]
+    check(len(shown) < 2, " ".join(shown), True, "must not stand together: give one of them")
+    if signoff:
+        sign_off_table.show(json)
+        return
     if status:
         block_status_table.show(json)
         return

@@ -1,6 +1,8 @@
 """`vrex dev coverage`: measure the code and the stalls that the tests of each unit reach."""
 
+import math
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +11,28 @@ from rich.table import Table
 
 from openvrex.golden.atomic_files import write_atomically
 from openvrex.golden.function_params import check
+from openvrex.hdl.emit import ALL, Emitted, params_of
+from openvrex.hdl.params import preset
 from openvrex.scripts import console
 from openvrex.scripts.blocks.campaign_results import COVERAGE_TARGETS as TARGETS
 from openvrex.scripts.blocks.campaign_results import keep
+from openvrex.scripts.pages.state_diagram import ANY
+from openvrex.scripts.pages.unit_datasheet import state_machines
 from openvrex.scripts.progress import Bar
-from openvrex.tb.campaigns.code_coverage import KINDS, Source, counts, lcov, left_out, measure, missed, without
+from openvrex.tb.campaigns.code_coverage import (
+    KINDS,
+    Source,
+    changes,
+    counts,
+    inputs_at_zero,
+    lcov,
+    left_out,
+    measure,
+    missed,
+    proved_constant,
+    proved_impossible,
+    without,
+)
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.library.runner import ROOT
 
@@ -28,9 +47,10 @@ def command(
 ) -> None:
     """Measure the code that the tests of each unit reach.
 
-    The command writes lines, branches and toggles of the Verilog as LCOV, and counts stalls of the streams. Exit code 1
-    below 98 % of lines or branches, or if a stream's beat never waits, is never missing or never follows another one
-    at once. Bits of the 32-bit event counters are left out, and code that no test can reach, each with its reason.
+    The command writes lines, branches and toggles of the Verilog as LCOV, and counts stalls of the streams, states and
+    changes of state. Exit code 1 below 98 % of lines or branches, or if a stream's beat never waits, is never missing
+    or never follows another one at once. Bits of the 32-bit event counters and bits that are proved constant are left
+    out, and what no test can reach, each with its reason.
     """
     unit = unit or list(SUBJECTS)
     for name in unit:
@@ -45,10 +65,18 @@ def command(
                 every = measure(subject)
             except AssertionError as e:  # of a bench, or of a comparison
                 console.fail(f"{name}: its tests fail: {e}", 1)
-            verilog = subject.emitted().verilog
-            source = Source(verilog)
-            excluded, bad = left_out(every, verilog, listed.get(name, {}))
-            points = without(every, excluded)
+            emitted = subject.emitted()
+            source, states = Source(emitted.verilog), expected_states(subject.unit, emitted)
+            every = Counter({p: n for p, n in every.items() if p.kind != "state" or p.what.split(":")[0] in states})
+            excluded, bad = left_out(every, emitted.verilog, listed.get(name, {}))
+            never, strange = changes(every, set().union(*states.values()))
+            zero, missing = inputs_at_zero(emitted, listed.get(name, {}))
+            wrong += [f"{name}: {text}" for text in [*bad, *strange, *missing]]
+            points = without(every, {**excluded, **dict.fromkeys(never)})
+            proved = proved_constant(emitted, points, zero)
+            impossible = proved_impossible(emitted, points)
+            points = without(points, proved | impossible)
+            excluded |= dict.fromkeys(proved, "Proved constant.") | dict.fromkeys(impossible, "Proved impossible.")
             write_atomically(out / f"{name}.info", lcov(name, points))
             left = [
                 f"{p.line}: toggle {p.what} in {p.module}" if p.kind == "toggle" else f"{p.line}: {source.name(p)}"
@@ -57,7 +85,6 @@ def command(
             write_atomically(out / f"{name}.missed", "\n".join(left) + "\n")
             reasons = [f"{p.line}: {source.name(p)}: {why}" for p, why in excluded.items()]
             write_atomically(out / f"{name}.excluded", "\n".join(reasons) + "\n")
-            wrong += [f"{name}: {text}" for text in bad]
             row: dict = {"unit": name, "size": subject.size}
             for kind, (hit, total) in counts(points).items():
                 row[kind] = {"hit": hit, "total": total, "excluded": sum(p.kind == kind for p in excluded)}
@@ -76,6 +103,19 @@ def command(
         raise typer.Exit(1)
 
 
+def expected_states(unit: str, emitted: Emitted) -> dict[str, set[str]]:
+    """For each register of a state machine: its states and changes of state, as points name them, by its diagram."""
+    out: dict[str, set[str]] = {}
+    for machine in state_machines(unit, params_of(unit, preset("tiny"))) if unit in ALL else ():
+        names = set(machine.states.values())
+        for register in emitted.manifest.get("states", []):
+            if {v for v in register["values"] if v} == names:
+                own = out.setdefault(register["name"], {f"{register['name']}: {state}" for state in names})
+                for a, b in machine.edges:
+                    own |= {f"{register['name']}: {x} -> {b}" for x in (names - {b} if a == ANY else {a})}
+    return out
+
+
 def share(found: dict[str, int]) -> float:
     """The share of a kind's points that were hit."""
     return found["hit"] / found["total"] if found["total"] else 1.0
@@ -83,14 +123,21 @@ def share(found: dict[str, int]) -> float:
 
 def kept(row: dict) -> dict:
     """What the record keeps of a unit: the share of each kind that was reached, in percent, and what was left out."""
-    reached = {kind: round(100 * share(row[kind]), 1) for kind in (*TARGETS, "toggle")}
-    left = {kind: row[kind]["excluded"] for kind in TARGETS}
-    return {"size": str(row["size"]), "reached": reached, "left_out": left}
+    reached = {kind: percent(row[kind]) for kind in KINDS}
+    of = {"points": "total", "left_out": "excluded"}
+    return {"size": str(row["size"]), "reached": reached} | {
+        name: {kind: row[kind][key] for kind in KINDS} for name, key in of.items()
+    }
+
+
+def percent(found: dict[str, int]) -> float:
+    """The share in percent, rounded down, so that 100 means all."""
+    return math.floor(1000 * share(found)) / 10
 
 
 def table(rows: list[dict], out: Path) -> Table:
     """A table with one row for each unit."""
-    heads = [h for kind in KINDS for h in (kind, *(["left out"] if kind in TARGETS else []))]
+    heads = [h for kind in KINDS for h in (kind, "left out")]
     made = Table("unit", "size", *heads, title="Reached by the units' own tests", caption=f"the rest: {out}/*.missed")
     for row in rows:
         cells = []
@@ -98,6 +145,6 @@ def table(rows: list[dict], out: Path) -> Table:
             found = row[kind]
             colour = "green" if share(found) >= TARGETS.get(kind, 0) else "red"
             cells.append(f"{found['hit']}/{found['total']} [{colour}]{share(found):.1%}[/]")
-            cells += [str(found["excluded"])] if kind in TARGETS else []
+            cells += [str(found["excluded"])]
         made.add_row(row["unit"], str(row["size"]), *cells)
     return made

@@ -61,7 +61,8 @@ def command(
         raise typer.Exit(1) from None
     if record:
         of = {"seed": seed}
-        keep("mutants", {u: {"size": str(SUBJECTS[u].size)} | of | tally(own) for u, own in found.items()})
+        kept = {u: tally(own) | {"explained": explained(own, why.get(u, {}))} for u, own in found.items()}
+        keep("mutants", {u: {"size": str(SUBJECTS[u].size)} | of | ends for u, ends in kept.items()})
     if json:
         console.print_json(
             {u: [asdict(v) | {"why": why.get(u, {}).get(v.key)} for v in own] for u, own in found.items()}
@@ -84,6 +85,11 @@ def tally(own: list[Verdict]) -> dict[str, int]:
     return {"made": len(own)} | {verdict: ends[verdict] for verdict in VERDICTS}
 
 
+def explained(own: list[Verdict], why: dict[str, str]) -> int:
+    """How many survivors have a reason."""
+    return sum(v.verdict == "survives" and v.key in why for v in own)
+
+
 def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Table:
     """A table with one row for each unit."""
     heads = (
@@ -99,8 +105,7 @@ def table(found: dict[str, list[Verdict]], why: dict[str, dict[str, str]]) -> Ta
     out = Table(*heads, title="Mutants")
     for name, own in found.items():
         ends = tally(own)
-        explained = sum(v.verdict == "survives" and v.key in why.get(name, {}) for v in own)
-        counts = (*ends.values(), explained)
+        counts = (*ends.values(), explained(own, why.get(name, {})))
         share = killed_share(ends)
         colour = "green" if share >= MUTANTS_TARGET else "red"
         out.add_row(name, *map(str, counts), f"[{colour}]{share:.1%}[/]")

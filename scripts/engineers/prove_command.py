@@ -9,7 +9,9 @@ import typer
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL
 from openvrex.scripts import console
+from openvrex.scripts.blocks.campaign_results import keep
 from openvrex.scripts.progress import Spinner
+from openvrex.tb.formal.cones import cones
 from openvrex.tb.formal.planted import Planted, planted
 from openvrex.tb.formal.proofs import EQUAL, LIMIT, Goal, Verdict, goals
 
@@ -21,7 +23,11 @@ def command(
     equal: Annotated[
         bool, typer.Option("--equal", help="Only that units equal their specifications, with ten planted faults each.")
     ] = False,
+    look: Annotated[
+        bool, typer.Option("--cones", help="Only count the registers from which logic leads to a claim.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Give up a proof after this many seconds.")] = LIMIT,
+    record: Annotated[bool, typer.Option("--record", help="With --cones: record the counts.")] = False,
     json: console.Json = False,
 ) -> None:
     """Prove properties of the units formally.
@@ -33,6 +39,11 @@ def command(
     for unit in units or ():
         check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
     check(limit >= 1, "limit", limit, "must be at least 1")
+    check(look or not record, "--record", True, "needs --cones: proofs are counted in their registry")
+    check(not (look and equal), "--cones --equal", True, "must not stand together: give one of them")
+    if look:
+        _cones(units or list(ALL), record, json)
+        return
     todo = [g for g in goals() if (not units or g.unit in units) and (not equal or g.claim == EQUAL)]
     check(bool(todo), "unit", " ".join(units or ()), "has no specification yet: leave --equal out")
     found: list[Verdict] = []
@@ -43,7 +54,7 @@ def command(
             found.append(goal.judge(limit))
             if not json:
                 console.out.print(line(found[-1]), highlight=False, soft_wrap=True)
-            if equal and isinstance(goal, Goal):
+            if equal and isinstance(goal, Goal) and goal.plants:
                 step.update(f"{i + 1} of {len(todo)}: {goal.unit} {goal.size}, planted faults")
                 faults[f"{goal.unit} {goal.size}"] = own = list(planted(goal, FAULTS, limit))
                 if not json:
@@ -61,6 +72,24 @@ def command(
         console.err.print(f"{v.unit} {v.size}, {v.claim}: {v.kind} {v.note}", highlight=False, soft_wrap=True)
     if bad or not all(map(_told, faults.values())):
         raise typer.Exit(1)
+
+
+def _cones(units: list[str], record: bool, json: bool) -> None:
+    """Print, and record, how many registers of each unit lie in the cone of a claim."""
+    found = {}
+    with Spinner(quiet=json) as step:
+        for unit in units:
+            step.update(unit)
+            inside, every = cones(unit)
+            found[unit] = {"inside": len(inside), "registers": len(every)}
+            if not json:
+                console.out.print(f"{unit:<12} {len(inside)} of {len(every)} registers in the cone of a claim")
+                for name in sorted(every - inside):
+                    console.out.print(f"{'':<12} not: {name}", highlight=False, markup=False, soft_wrap=True)
+    if record:
+        keep("cones", found)
+    if json:
+        console.print_json(found)
 
 
 def _counted(faults: list[Planted]) -> str:

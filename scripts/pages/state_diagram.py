@@ -19,7 +19,7 @@ from amaranth.lib import wiring
 
 from openvrex.hdl.writer import amaranth_private as private
 
-_ANY = "any state"
+ANY = "any state"
 _LONGEST = 50  # characters of a label in the diagram; a longer one is a number there and a line of the list below
 
 Bits = list[int | None]  # lowest first; None: unknown
@@ -50,12 +50,12 @@ def elaborated(unit: wiring.Component) -> Module:
 
 def mermaid(machine: Machine) -> str:
     """The machine as a `stateDiagram-v2`, and below it the labels that are too long for the diagram."""
-    ids = {name: name.replace(" ", "_") for name in [*machine.states.values(), _ANY]}
+    ids = {name: name.replace(" ", "_") for name in [*machine.states.values(), ANY]}
     lines, long = ["```mermaid", "stateDiagram-v2"], []
-    if any(a == _ANY for a, _ in machine.edges):
-        lines.append(f'    state "{_ANY}" as {ids[_ANY]}')
+    if any(a == ANY for a, _ in machine.edges):
+        lines.append(f'    state "{ANY}" as {ids[ANY]}')
     lines.append(f"    [*] --> {ids[machine.states[machine.reset]]}: reset")
-    order = [*machine.states.values(), _ANY]
+    order = [*machine.states.values(), ANY]
     for (a, b), labels in sorted(machine.edges.items(), key=lambda edge: order.index(edge[0][0])):
         text = " or ".join(labels)
         if len(text) > _LONGEST:
@@ -104,7 +104,7 @@ def _machine(m: Module, name: str, register: Signal, states: dict[int, str]) -> 
                     found.setdefault((to, label), set()).add(state)
     for (to, label), sources in found.items():
         common = len(sources) >= len(states) - 1 and len(sources) > 2
-        for source in [_ANY] if common else [state for state in states.values() if state in sources]:
+        for source in [ANY] if common else [state for state in states.values() if state in sources]:
             labels = out.edges.setdefault((source, to), [])
             if label and label not in labels:
                 labels.append(label)

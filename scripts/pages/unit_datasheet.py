@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
 
-from amaranth.lib import data
+from amaranth.lib import data, wiring
 
 from openvrex import hdl
 from openvrex.golden.function_params import ParamError, ScoreFormat, described
@@ -17,7 +17,7 @@ from openvrex.hdl.emit import ALL, component_of, params_of, unit_class
 from openvrex.hdl.params import flat, named, preset
 from openvrex.hdl.ports import ports
 from openvrex.scripts.blocks import block_status
-from openvrex.scripts.pages.state_diagram import machines, mermaid
+from openvrex.scripts.pages.state_diagram import Machine, machines, mermaid
 from openvrex.tb.campaigns import plan
 from openvrex.tb.library.runner import ROOT
 
@@ -89,12 +89,22 @@ def _files(cls: type, unit: str) -> str:
 
 def _machines(unit: str) -> Iterator[str]:
     """State diagrams of the unit and of the parts that belong to its sheet."""
-    p, title = params_of(unit, preset(SHOWN[0])), "## States\n"
-    for made in (component_of(unit, p), *(part(p) for part in map(_named, _PARTS.get(unit, ())))):
+    title = "## States\n"
+    for made in _with_parts(unit, params_of(unit, preset(SHOWN[0]))):
         for machine in machines(made):
             yield f"{title}\n{_STATES}\n" if title else ""
             yield f"`{type(made).__name__}`, register `{machine.name}`:\n\n{mermaid(machine)}"
             title = ""
+
+
+def _with_parts(unit: str, p: object) -> Iterator[wiring.Component]:
+    """The unit, and the parts that belong to its sheet."""
+    yield from (component_of(unit, p), *(part(p) for part in map(_named, _PARTS.get(unit, ()))))
+
+
+def state_machines(unit: str, p: object) -> list[Machine]:
+    """The state machines of the unit and of the parts that belong to its sheet."""
+    return [machine for made in _with_parts(unit, p) for machine in machines(made)]
 
 
 def _parameters(unit: str, sheet: Sheet) -> Iterator[str]:

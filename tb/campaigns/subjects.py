@@ -1,5 +1,6 @@
 """Subjects of mutation: each unit with the checks that judge its mutants, by running with the mutant in its place."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -9,6 +10,11 @@ from openvrex.golden.program.isa import Engine, Retrieve, Status
 from openvrex.hdl.emit import Emitted, component_of, params_of
 from openvrex.hdl.params import preset
 from openvrex.hdl.ports import ports
+from openvrex.tb.campaigns import stress
+
+
+class _OtherSizeError(Exception):
+    """Random traffic is of a size that is not asked for."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,24 @@ class Subject:
     def plain(self) -> Emitted | None:
         """The unit without the feature, where only the feature is mutated."""
         return self._module().emitted(*self._arguments(self.beside)) if self.beside else None
+
+    def stress(self, unit: Emitted, count: int, draws: int) -> None:
+        """Play random traffic of this size on `unit`: `count` seeds of the first `draws`. Raises as `play`."""
+        module, own, played = self._module(), self._arguments(self.size), 0
+
+        def only(*size: object) -> Emitted:
+            if size != own:
+                raise _OtherSizeError
+            return unit
+
+        with patch.object(module, "emitted", only):
+            for seed in range(1, draws + 1):
+                traffic = stress.drawn(self.unit, seed)
+                with suppress(_OtherSizeError):
+                    traffic.check(traffic.play())
+                    played += 1
+                if played == count:
+                    return
 
     def judge(self, mutant: Emitted) -> None:
         """Run the checks on a mutant. Raises what they raise."""
@@ -256,6 +280,7 @@ _SUBJECTS = (
             ("equals_interpreter_and_time_view", "tiny"),
             ("equals_interpreter_under_stalls", "tiny"),
             ("events",),
+            ("faults_beside_a_program",),
             ("every_register",),
             ("watchdog",),
         ),
@@ -280,6 +305,7 @@ _SUBJECTS = (
             ("chunks_far_from_each_other", (60, -70)),
             ("addresses_that_wrap_are_counted",),
             ("many_operands",),
+            ("results_fill_their_queue",),
             ("cycles_equal_the_time_view", "tiny"),
             ("equals_golden", "tiny"),
         ),
@@ -361,7 +387,7 @@ _SUBJECTS = (
         "motion_mask_ip",
         (("a_wrong_number_of_blocks_is_refused",), ("equals_golden_and_time_view", "tiny")),
         module="motion_mask_ip",
-        sized=False,
+        named=False,
     ),
     Subject(
         "dre_ip",

@@ -105,6 +105,17 @@ def check_many_operands():
     assert t.run(emitted(TINY), 9)["beats"] == t.wants
 
 
+def check_results_fill_their_queue():
+    """Results that are not taken fill the queue, and chunks wait."""
+    rng, t = np.random.default_rng(8), Traffic(TINY)
+    for _ in range(6):  # in the halves of the memories in turn
+        weights = operands(rng, "normal", TINY.w_depth // 2 * TINY.n_h, TINY.n_w)
+        t.phase(weights, operands(rng, "normal", TINY.x_depth // 2, TINY.n_w))
+    got = t.run(emitted(TINY), 1, stall=0.95)
+    assert got["beats"] == t.wants
+    assert got["perf"]["waits"] > 0
+
+
 def check_chunks_far_from_each_other(exponents):
     """Products of two chunks lie 32 or more blocks of exponents apart, so nothing is left of the smaller ones."""
     t, values = Traffic(TINY), to_bf16(np.repeat(np.exp2(exponents), TINY.n_w))

@@ -131,6 +131,8 @@ def covering(p: MaskParams, seed: int, n: int) -> Frames:
             b["x"], b["y"], b["w"], b["h"] = x, y, 16, 16
             b["dx"] = 3 * (rng.random() < 0.05)
             b["sad"] = 2048 * p.residuals * (rng.random() < 0.05)
+        if k == 1:
+            blocks["dx"][:1] = -(1 << 15)  # whose length has a bit more
         command = Command(size, size, 1, k % 9 == 0, k == n - 1 or rng.random() < 0.8, True, PARTS, 64)
         out.append((command, blocks))
     return out

@@ -371,6 +371,11 @@ BAD = {  # words, registers, status, pc
     "past-the-end": ([NOTHING] * 64, {}, Status.OPCODE, 63),
     "skip-past-the-end": ([op("LOOP", end=63)], {}, Status.OPCODE, 0),
     "jump-far-past-the-end": ([op("LOOP", end=65535)], {}, Status.OPCODE, 0),
+    **{  # every bit of an address that no program has
+        f"loops-to-{end:x}": ([op("LOOP", count=end, end=end)] * 4 + [NOTHING] * 60, {}, Status.OPCODE, 63)
+        for end in (0x5554, 0xAAA9)
+    },
+    **{f"jump-to-{end:x}": ([NOTHING, op("LOOP", end=end)], {}, Status.OPCODE, 1) for end in (0x5554, 0xAAA9)},
     "rows": ([op("LOAD"), op("LOAD", len=1, add=1)], {1: 1 << 16}, Status.RANGE, 1),
     "rows-store": ([op("STORE", len=1, unit=1, add=1)], {1: 4 << 16}, Status.RANGE, 0),
     "rows-retrieve": ([op("RETRIEVE", len=1, pair=1)], {1: (4 << 24) + 1}, Status.RANGE, 0),
@@ -455,6 +460,16 @@ FAULTS = [  # of several faults in a cycle, the first of this list is reported
 ]
 
 
+def check_faults_beside_a_program():
+    """Before START, which then has no effect, and after the end: a fault is never lost."""
+    early = [fault([op("LOAD", base=7), op("HALT")], fault={"-1": pins}) for _, pins in FAULTS]
+    late = [fault([op("HALT")], fault={"25": pins}) for _, pins in FAULTS]
+    got = play(emitted("tiny"), "tiny", early + late)
+    for (code, _), before, after in zip(FAULTS, got, got[len(FAULTS) :], strict=False):
+        assert (ended(before)[0], given(before)["load"]) == (code, [])
+        assert (ended(after)[0], after["end"] < 25) == (code, True)
+
+
 def check_events():
     """Faults from outside, semaphores above 255, a second START, registers that an engine sets, inputs out of range."""
     p, slow = core("tiny"), [op("LOAD", rows=i, base=7) for i in range(6)] + [op("HALT")]
@@ -463,6 +478,8 @@ def check_events():
     for count in (255, 256):
         loop = [op("LOOP", count=count, end=2), op("SYNC", signal=1 << 15), op("END"), op("HALT")]
         runs.append(fault(loop, sleep={"20": 6 * count - 40}))
+    every = [op("LOOP", count=256, end=2), op("SYNC", signal=(1 << 16) - 1), op("END"), op("HALT")]
+    runs.append(fault(every, sleep={"20": 6 * 256 - 40}))
     again = fault(slow)
     again["host"].append({"op": START, "addr": 0, "data": 0})
     runs.append(again)
@@ -481,10 +498,10 @@ def check_events():
     got = play(emitted("tiny"), "tiny", runs, (3, 3))
     for (code, _), run in zip(FAULTS, got, strict=False):
         assert (ended(run)[0], run["end"]) == (code, 10)
-    after, most, above, twice, dropped, sets = got[len(FAULTS) :]
+    after, most, above, all_above, twice, dropped, sets = got[len(FAULTS) :]
     assert (ended(after)[0], after["end"], given(after)["load"]) == (Status.SEMAPHORE, 1, [])
     assert ended(most) == (Status.DONE, 3)
-    assert ended(above)[0] == Status.SEMAPHORE
+    assert ended(above)[0] == ended(all_above)[0] == Status.SEMAPHORE
     steps = trace(p, slow).steps
     done = SequencerTime(p, dict.fromkeys(NAMES.values(), 3)).run(steps).done
     assert given(twice)["load"] == 2 * beats(steps)["load"]

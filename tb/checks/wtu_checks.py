@@ -173,6 +173,18 @@ def unit_counts(p: WtuParams) -> dict:
     return own_episode(p, 32768, [few, context(rng, p, np.ones(p.clusters, int), rows)])
 
 
+def extremes(p: WtuParams) -> list[dict]:
+    """The heaviest rows, whose sums are as wide as any, and rows that lie in the lowest bin."""
+    rng, low = np.random.default_rng(11), 1 << p.score.bits - p.bin_bits
+    heavy = [np.full(p.clusters, (1 << p.score.bits) - 1)] * 2
+    light = [rng.integers(1, max(2, low), p.clusters) for _ in range(4)]
+    full, odd = np.full(p.clusters, (1 << p.count_bits) - 1), np.full(p.clusters, 1)
+    return [
+        own_episode(p, ratio, [context(rng, p, full, heavy + light), context(rng, p, odd, light)])
+        for ratio in (19661, 65535)
+    ]
+
+
 def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) -> list[dict]:
     """Episodes with rows of two weighted clusters. The first one exceeds Th by one, or just does not, so any lost bit
     shows.
@@ -306,7 +318,7 @@ class RandomTraffic(StressTraffic):
 
 def check_equals_golden_and_time_view(size):
     p = SIZES[size]
-    episodes = episodes_of(p)
+    episodes = episodes_of(p) + extremes(p)
     if p.score.exp_bits > 1 and p.clusters > 3:
         episodes.append(unit_counts(p))
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):

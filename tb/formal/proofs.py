@@ -20,12 +20,14 @@ from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
 from openvrex.tb.formal import (
     clock_gate_equivalence,
+    hcu_equality,
     hcu_tiles_proof,
     kvmu_allocator_proof,
     kvmu_map_proof,
     kvmu_tables,
     table_port_proof,
     verilog_equivalence,
+    wtu_equality,
     wtu_set_proof,
 )
 from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMonitor
@@ -85,6 +87,7 @@ class Goal:
     size : the parameters, for readers
     cut, merge, depth : as for `tb.formal.prover.holds`
     within : replacements that hold during the proof
+    plants : `vrex dev prove --equal` plants faults in it
     """
 
     unit: str
@@ -97,6 +100,7 @@ class Goal:
     merge: bool = True
     depth: int | None = None
     within: Callable[[], AbstractContextManager] = nullcontext
+    plants: bool = False
 
     @property
     def name(self) -> str:
@@ -272,10 +276,9 @@ def stream_goal(
 def _collisions() -> Iterator[Goal]:
     """Goals of memories that a unit reads and writes at once. Engines of the LXE leave that to the program."""
     forwards = (r"connect \\S \\part \[4\]", r"connect \\S 1'0")  # takes the word that was read
-    keeps = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
     for unit, p, size, edit, depth in (
         ("cluster_set", None, "sets of 4", forwards, None),
-        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", keeps, 15),
+        ("hcu", hcu_tiles_proof.SMALL, "7 clusters", _KEEPS, 15),
     ):
 
         def make(reach: bool, unit: str = unit, p: object = p) -> CollisionMonitor:
@@ -293,10 +296,19 @@ def goals() -> Iterator[Goal | Independence | Equality | Gated]:
         yield from (g for g in found if g.unit == unit)
 
 
+_OVER = (r"connect \\B \S+ \[0\](\n\s+connect \\Y \\asks_tile\n)", r"connect \\B 1'1\1")  # asks over a tile in use
+_KEEPS = (r"connect \\S \\scan_first \[0\]", r"connect \\S 1'1")  # a key alone in its batch takes what was read
 _TWICE = (r"cell \$or (\$\d+\n(?:.*\n){5}    connect \\A \\active)", r"cell $xor \1")  # a patch twice is none
 GUARDED = "no burst leaves its regions or lacks its answer"
 EQUAL = "equals its specification"  # for every input, every stall and every content of memories, without a bound
 _counted = partial(patch, "openvrex.hdl.unit.COUNTER_BITS", 2)  # counters that wrap soon
+
+
+@contextmanager
+def _rows() -> Iterator[None]:
+    """Counters that wrap soon, and ratios of few bits."""
+    with _counted(), wtu_set_proof.short_ratio():
+        yield
 
 
 def _specified() -> Iterator[Goal]:
@@ -306,9 +318,41 @@ def _specified() -> Iterator[Goal]:
     for clusters, n_w in ((4, 2), (6, 2), (4, 4), (16, 4)):
         own = replace(p, clusters=clusters, counts=clusters, n_w=n_w)
         size = f"{clusters} clusters, {n_w} a word"
-        yield Goal("cluster_set", EQUAL, size, partial(ClusterSetMonitor, own), forwards, 24, within=_counted)
+        make = partial(ClusterSetMonitor, own)
+        yield Goal("cluster_set", EQUAL, size, make, forwards, 24, within=_counted, plants=True)
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
-        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted)
+        yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted, plants=True)
+    # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
+    ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \$\d+ \[1:0\]\n.*\n.*\n  end\n\n  cell \$or)", r"cell $le \1"
+    contexts = (
+        r"connect \\A .*(\n    connect \\B \\batch_ctx)",
+        r"connect \\A \\batch_ctx [0]\1",
+    )  # of a batch may differ
+    ops = (
+        r"connect \\A .*(\n    connect \\B \\batch_op \[1:0\])",
+        r"connect \\A \\batch_op [1:0]\1",
+    )  # of a batch may differ
+    for size, change, edit in (
+        ("3 tiles of a cluster", {"tile": 1, "frame": 1}, _KEEPS),
+        ("2 lanes, 2 chunks", {"n_h": 2, "n_hp": 2, "frame": 1}, ties),
+        ("batches of 2", {}, _KEEPS),
+        ("batches of 2, 2 contexts", {"clusters": 2, "n_ctx": 2}, contexts),
+        ("batches of 2, newest", {"newest": True}, ops),
+    ):
+        own = replace(hcu_equality.SMALL, **change)
+        make, plants = partial(hcu_equality.HcuMonitor, own), own.n_h == 2
+        yield Goal("hcu", EQUAL, size, make, edit, 16, merge=False, within=_counted, plants=plants)
+    for size, change, edit, depth in (
+        ("2 words", {}, _EXACT, 32),
+        ("2 lanes", {"n_w": 2}, _EXACT, 30),
+        ("2 words, counts stream", {"counts": 1}, _EXACT, 40),
+        ("2 words, budgets", {"budget": True}, _WEIGHTS, 30),
+        ("buckets, 2 words", {"selection": "buckets"}, _BUCKETS, 20),
+        ("buckets, 2 lanes", {"selection": "buckets", "n_w": 2}, _BUCKETS, 20),
+    ):
+        row = replace(wtu_equality.SMALL, **change)
+        make, plants = partial(wtu_equality.WtuMonitor, row), size in ("2 words, counts stream", "buckets, 2 lanes")
+        yield Goal("wtu", EQUAL, size, make, edit, depth, merge=False, within=_rows, plants=plants)
 
 
 def _kvmu() -> Iterator[Goal]:
@@ -344,10 +388,9 @@ def _kvmu() -> Iterator[Goal]:
 
 
 def _hcu() -> Iterator[Goal]:
-    over = (r"connect \\B \S+ \[0\](\n\s+connect \\Y \\asks_tile\n)", r"connect \\B 1'1\1")  # asks over a tile in use
     size = f"tiles of {hcu_tiles_proof.SMALL.tile}, {hcu_tiles_proof.SMALL.clusters} clusters"
     make = hcu_tiles_proof.TileMonitor
-    yield Goal("hcu", "a cluster is compared while it is there", size, make, over, 20, cut=MEMORIES, merge=False)
+    yield Goal("hcu", "a cluster is compared while it is there", size, make, _OVER, 20, cut=MEMORIES, merge=False)
 
 
 def _wtu() -> Iterator[Goal]:
@@ -373,6 +416,7 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
 
 # Weights lose their lowest bit on the way to the rest of Th.
 _EXACT = (r"connect \\B \\value \[(\d+):0\]", r"connect \\B { \\value [\1:1] 1'0 }")
+_WEIGHTS = (r"(connect \\A \\tokens \[0\]\n    connect \\B )\S+ \[0\]", r"\g<1>1'0")  # a budget is one of weights
 _BUDGET = (r"connect \\budgeted \\budgeted \[0\]", r"connect \\budgeted 1'0")  # takes it as a share
 _BUCKETS = (
     r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
@@ -501,6 +545,7 @@ def _table_port() -> Iterator[Goal]:
         ("items go to who asked, in order", "asks", other, "asks of one item", 2, 1),
         ("items go to who asked, in order", "asks", other, "asks of two items", 1, 2),
         ("a put is written once", "puts", lost, "beats of two items", 2, 2),
+        ("asks and puts go out in order", "order", lost, "beats of two items", 2, 2),
     ):
         p = table_port_proof.small(bus)
 

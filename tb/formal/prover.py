@@ -88,7 +88,7 @@ def holds(
     Raises `RuntimeError` if there is no answer in `limit` seconds.
     """
     start = time.monotonic()
-    il = _text(monitor)
+    il = rtlil_of(monitor)
     if edit:
         il, n = re.subn(*edit, il, count=1)
         assert n, f"edit does not apply: {edit[0]!r}"
@@ -123,12 +123,12 @@ def mutations(monitor: wiring.Component, module: str, count: int, seed: int = 1)
     """
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
-        (folder / "a.il").write_text(_text(monitor))
+        (folder / "a.il").write_text(rtlil_of(monitor))
         listed = f"mutate -list {count} -seed {seed} -o {folder}/faults {module} {module}.*"
         run_yosys([c.format(folder=folder) for c in (*_CELLS, listed)])
         return [line for line in (folder / "faults").read_text().splitlines() if " -port Q " not in line]
 
 
-def _text(monitor: wiring.Component) -> str:
+def rtlil_of(monitor: wiring.Component) -> str:
     """RTLIL of a monitor, as module `top`."""
     return rtlil.convert(monitor, name="top", emit_src=False).replace("cell \\$anyseq ", "cell $anyseq ")

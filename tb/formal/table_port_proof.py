@@ -3,7 +3,11 @@
 * Reads and writes are never in flight together.
 * Every item goes to the client that asked for it, in order, as the memory gave it.
 * Every put is written once, in its bytes and no others.
+* An ask goes out behind all puts that were taken before it, a put behind all asks.
 * Addresses and beats that are offered stay until they are taken.
+
+Together: of what a memory holds that serves accesses in order, every ask gives the items as the puts before it left
+them, as `golden.retrieval.table_layout` places them.
 
 The monitor follows any one request and any one item of it. Inputs are free within the rules of AXI4 and of
 `hdl.retrieval.table_client`: requests, stalls, responses, errors, `stop`. `table_base` is 0.
@@ -35,7 +39,7 @@ def small(size: int) -> DreParams:
 class PortMonitor(UnitMonitor):
     """A table port between free inputs.
 
-    claim : "bus", "asks" or "puts": what is claimed
+    claim : "bus", "asks", "puts" or "order": what is claimed
     reach : claims instead that nothing of that kind happens behind another request; that claim must fail
     """
 
@@ -131,7 +135,11 @@ class PortMonitor(UnitMonitor):
             m.d.sync += [f.ranks[name].eq(unwritten[name] - moves) for name, moves in (("aw", aw), ("w", w))]
         with m.If(begins):
             m.d.sync += f.behind.eq(Mux(put, unwritten["w"].any(), (owed != given)))
+            m.d.sync += f.met.eq(Mux(put, unread != ar, unwritten["w"] != w))
         m.d.sync += f.failed.eq(f.failed | unit.bus_error)
+        if self.claim == "order":
+            self._follow_order(m, f, ar, aw, w)
+            return
         quiet = ~unit.busy & ~unit.stop & ~f.failed
         if self.claim == "asks":
             self._follow_ask(m, f, ar, given, gives)
@@ -191,6 +199,24 @@ class PortMonitor(UnitMonitor):
                     m.d.comb += Assert(gives[number] == (f.client == number), "an item goes to the other client")
                     m.d.comb += Assert(~gives[number] | (item == good), "another item is given")
 
+    def _follow_order(self, m: Module, f: "_Followed", ar: Value, aw: Value, w: Value) -> None:
+        """Follows a request until it is on the bus. Nothing of the other kind that was taken before it goes later."""
+        moves = {"ar": ar, "aw": aw, "w": w}
+        ranks = {"ar": f.reads, **f.ranks}  # accesses of each channel before it
+        for name, rank in ranks.items():
+            with m.If(f.begun & moves[name] & (rank != 0)):
+                m.d.sync += rank.eq(rank - 1)
+        goes = {"ar": ~f.put & ~f.asked, **{name: f.put & ~f.written[name] for name in f.written}}
+        flags = {"ar": f.asked, **f.written}
+        for name, mine in goes.items():
+            with m.If(f.begun & mine & moves[name] & (ranks[name] == 0)):
+                m.d.sync += flags[name].eq(1)
+                others = [ranks[other] for other in (("aw", "w") if name == "ar" else ("ar",))]
+                if self.reach:
+                    m.d.comb += Assert(~f.met, "none of the other kind was before it")
+                else:
+                    m.d.comb += Assert(~Cat(others).any(), "a request goes before one that was taken before it")
+
     def _follow_put(self, m: Module, f: "_Followed", aw: Value, w: Value) -> None:
         """Follows a put to its address and its beat."""
         bus, beat, layout = self.unit.bus, self.layout.beat, self.layout
@@ -248,4 +274,5 @@ class _Followed:
         self.ranks = {name: Signal(_COUNT, name=f"f_rank_{name}") for name in ("aw", "w")}  # puts before it
         self.written = {name: Signal(name=f"f_written_{name}") for name in ("aw", "w")}
         self.behind = Signal(name="f_behind")  # another request of its kind was in front of it
+        self.met = Signal(name="f_met")  # a request of the other kind was in front of it
         self.failed = Signal(name="f_failed")  # an error response came

@@ -111,7 +111,7 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
     quiet cycles.
 
     With `cover` it has three cover properties for each stream: a beat waits, no beat is offered, a beat follows another
-    at once.
+    at once. A register of states has one for each state and for each change between two.
     """
     names = streams(emitted.manifest["ports"])
     head = ", ".join(f"{p['dir']}put [{p['width'] - 1}:0] {p['name']}" for p in _bench_ports(emitted))
@@ -126,10 +126,27 @@ def _bench_top(emitted: Emitted, cover: bool = False) -> str:
             ("at_once", f"{s}_moved & {s}_valid & {s}_ready"),
         ):
             covers += f"  {s}_{name}: cover property (@(posedge clk) {what});\n"
+    if cover and (states := emitted.manifest.get("states")):
+        covers += "  reg was_reset = 1;\n  always @(posedge clk) was_reset <= rst;\n"
+        covers += "".join(_state_covers(k, register) for k, register in enumerate(states))
     return (
         f"module bench_{emitted.top}({head}, output [0:0] moves);\n"
         f"  {emitted.top} unit({pins});\n  assign moves = {moves};\n{covers}endmodule\n"
     )
+
+
+def _state_covers(k: int, register: dict) -> str:
+    """Cover properties of a register of states: state__K_A, and state__K_A_B for a change from A to B."""
+    now, was, width = f"unit.{register['name']}", f"state{k}_was", register["width"]
+    out = f"  reg [{width - 1}:0] {was};\n  always @(posedge clk) {was} <= {now};\n"
+    values = [v for v, name in enumerate(register["values"]) if name]
+    for b in values:
+        out += f"  state__{k}_{b}: cover property (@(posedge clk) ~rst & {now} == {b});\n"
+        for a in values:
+            if a != b:
+                changed = f"~was_reset & {was} == {a} & {now} == {b}"
+                out += f"  state__{k}_{a}_{b}: cover property (@(posedge clk) {changed});\n"
+    return out
 
 
 def simulator(emitted: Emitted, waves: bool = False) -> Path:

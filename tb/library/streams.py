@@ -251,9 +251,9 @@ class Bench:
 
     async def run(self, done, limit: int = 100_000) -> None:
         """Step until `done()`; fail after `limit` cycles, because that is a deadlock."""
-        start = self.cycle
-        steady = not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
+        start, steady = self.cycle, True
         while not done():
+            steady &= not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
             assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self.state()}"
             if steady and not self._changes() and not bits_of(self.dut.moves):
                 await self._skip(limit)

@@ -17,6 +17,7 @@ pytest_plugins = ("tb.tests.golden.inputs.trace_samples", "tb.tests.golden.polic
 
 SLOW = Path(__file__).with_name("slow.txt")  # made by `python -m tb.tests.slow_tests`
 DAY = Path(__file__).with_name("day.txt")  # slow tests that `make test` runs; all others wait for `make nightly`
+NIGHT: list[Path] = []  # file of `--night`, in the process that writes it
 COLLECTED = pytest.StashKey[list[tuple[set[str], pytest.Item]]]()  # the tests found, with what a line may call each
 
 
@@ -24,6 +25,24 @@ def pytest_collection_finish():
     """Python looks for circles in all that tests import, again and again; that would take a tenth of the time."""
     gc.freeze()
     gc.set_threshold(10_000)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--night", type=Path, metavar="FILE", help="tests that FILE names have passed; add those that pass"
+    )
+
+
+def pytest_runtest_logreport(report):
+    """Note a test that has passed, or that skips. Workers of pytest-xdist send their reports to one process."""
+    if NIGHT and (report.skipped or (report.when == "call" and report.passed)):
+        with NIGHT[0].open("a") as file:
+            file.write(f"{report.nodeid}\n")
+
+
+def pytest_configure(config):
+    if (file := config.getoption("--night")) and not hasattr(config, "workerinput"):
+        NIGHT.append(file)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -39,3 +58,6 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
             if not names & day:
                 item.add_marker("nightly")
+    file = config.getoption("--night")
+    passed = set(file.read_text().splitlines()) if file and file.is_file() else set()
+    items[:] = [item for item in items if item.nodeid not in passed]

@@ -1,7 +1,7 @@
 """After a reset no output depends on power-up state, and no address leaves its memory: every unit and protection."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -9,9 +9,11 @@ from openvrex.golden.arithmetic.secded import PROTECTIONS
 from openvrex.hdl.emit import ALL, Emitted, params_of
 from openvrex.hdl.params import override, preset
 from openvrex.ip.shell import TOPS, shell
+from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.hcu_checks import run, stream
 from openvrex.tb.library.powerup import unknown
 from openvrex.tb.library.runner import BenchError, emit
+from tb.tests.by_day import by_day
 
 # Large ones, which hold the others, and arrays: at night.
 LARGE = ("core_ip", "dre_ip", "core", "lxe", "system", "dre", "dpe", "vpe")
@@ -46,6 +48,34 @@ def test_unknown_outputs_are_noticed(tmp_path):
     kept, n = re.subn(r"held <= 3'h0;", "held <= held;", e.verilog)
     assert n == 1
     assert "i_ready" in unknown(replace(e, verilog=kept), tmp_path)
+
+
+@dataclass(frozen=True)
+class Started(Emitted):
+    """A unit whose registers all start with zeros (0) or with ones (1); its benches start them at random."""
+
+    power_up: int = 0
+
+
+# Subjects that are a whole unit; the others are features of it.
+WHOLE = [name for name, subject in SUBJECTS.items() if not subject.name]
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("name", by_day(WHOLE, "cluster_set"))
+def test_bits_and_cycles_are_those_of_any_power_up(name, start):
+    """A unit's tests compare bits and cycles, so they show any register that decides without being set."""
+    e = SUBJECTS[name].emitted()
+    SUBJECTS[name].judge(Started(**vars(e), power_up=start))
+
+
+def test_a_power_up_that_shows_is_noticed():
+    """The same register of the HCU as above."""
+    e = SUBJECTS["hcu"].emitted()
+    kept = e.verilog.replace("held <= 3'h0;", "held <= held;")
+    assert kept != e.verilog
+    with pytest.raises(AssertionError):
+        SUBJECTS["hcu"].judge(Started(**vars(e) | {"verilog": kept}, power_up=1))
 
 
 def test_addresses_that_leave_a_memory_are_noticed():

@@ -28,6 +28,7 @@ from openvrex.hdl.design import SUFFIX
 from openvrex.hdl.emit import ALL, component_of, params_of
 from openvrex.hdl.params import override, preset
 from openvrex.hdl.ports import ports
+from openvrex.scripts.blocks.sign_off import TARGETS
 from openvrex.scripts.main import app
 from openvrex.scripts.pages import unit_datasheet
 from openvrex.scripts.pages.waveform_scenarios import PRESET, SCENARIOS, log
@@ -72,6 +73,7 @@ def test_site(tmp_path, caplog):
     names = (
         [name.removesuffix(".md") for name in PAGES]
         + [f"datasheets/{u}" for u in ("index", *ALL)]
+        + [f"signoff/{u}" for u in ("index", *TARGETS)]
         + ["index", "changelog", "contributing", "recorded"]
     )
     assert not [n for n in names if ELSEWHERE.search((tmp_path / f"{n}.html").read_text())]
@@ -192,8 +194,8 @@ def wrong(line: str) -> str:
         command = command.commands[name]
     if not words:
         return ""  # the command's name in a sentence
-    if "[" in line or "..." in line:
-        known = {o for p in command.params for o in p.opts}
+    if "[" in line or "..." in line or words[-1].startswith("-"):  # a synopsis, or an option named in a sentence
+        known = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
         return " ".join(set(re.findall(r"(?<!\S)\[?(--?[a-z][\w-]*)", " ".join(words))) - known)
     given, said = {}, io.StringIO()
     command.callback = lambda **options: given.update(options)

@@ -103,12 +103,13 @@ def test_a_campaign_is_recorded_beside_the_others(tmp_path, monkeypatch):
     kept = campaign_results.load()
     assert kept["wtu"] == {"mutants": MUTANTS}
     own = kept["cluster_set"]["mutants"]
-    counts = {"made": 3, "killed": 1, "equivalent": 1, "counter": 0, "surviving": 1}
+    counts = {"made": 3, "killed": 1, "equivalent": 1, "counter": 0, "surviving": 1, "explained": 0}
     assert own == {"size": "tiny", "seed": 1} | counts | campaign_results.measured_at()
-    row = {kind: {"hit": 3, "total": 4, "excluded": 1} for kind in ("line", "branch", "stall", "toggle")}
+    row = {kind: {"hit": 3, "total": 4, "excluded": 1} for kind in ("line", "branch", "stall", "toggle", "state")}
     campaign_results.keep("coverage", {"cluster_set": coverage_command.kept({"size": 2} | row)})
     assert campaign_results.load()["cluster_set"]["mutants"] == own
     assert campaign_results.load()["cluster_set"]["coverage"]["reached"]["toggle"] == 75.0
+    assert coverage_command.percent({"hit": 9999, "total": 10000}) == 99.9  # 100 means all
 
 
 def test_without_records_the_command_says_so(tmp_path, monkeypatch):

@@ -146,6 +146,7 @@ def test_every_unit_has_its_channels():
         ("table_port", "reads and writes are never in flight together", "beats of two items"),
         ("table_port", "items go to who asked, in order", "asks of one item"),
         ("table_port", "a put is written once", "beats of two items"),
+        ("table_port", "asks and puts go out in order", "beats of two items"),
     ],
 )
 def test_claims_hold_and_can_fail(unit, claim, size):

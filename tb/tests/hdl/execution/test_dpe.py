@@ -23,6 +23,7 @@ from openvrex.tb.checks.dpe_checks import (
     check_equals_golden,
     check_many_operands,
     check_reset_in_flight,
+    check_results_fill_their_queue,
     emitted,
     traffic,
     wrapping,
@@ -79,6 +80,10 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
     assert got["beats"] == t.wants
     assert got["perf"]["waits"] > 0
     assert got["perf"]["chunks"] == 32
+
+
+def test_results_fill_their_queue():
+    check_results_fill_their_queue()
 
 
 def test_addresses_that_wrap_are_counted():

@@ -28,6 +28,7 @@ from openvrex.tb.checks.sequencer_checks import (
     check_every_bit_of_a_register,
     check_every_register,
     check_every_semaphore_for_everyone,
+    check_faults_beside_a_program,
     check_halt_leaves_a_retrieve,
     check_instructions_hold_while_they_wait,
     check_loops_in_loops,
@@ -92,6 +93,10 @@ def test_every_bit_of_a_register():
 
 def test_statuses():
     check_statuses()
+
+
+def test_faults_beside_a_program():
+    check_faults_beside_a_program()
 
 
 def test_events():
