@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks.sign_off import TARGETS
+from openvrex.scripts.engineers import nightly_command
 from openvrex.scripts.main import app
 from openvrex.tb.campaigns.plan import (
     PLAN,
@@ -75,9 +76,10 @@ def test_what_is_left_to_the_night_is_told_and_counts_once_it_ran(tmp_path):
     run = CliRunner().invoke(app, args)
     assert run.exit_code == 0, run.output
     assert {r["verdict"] for r in json.loads(run.stdout)} == {"passed", "nightly"}
-    junit(tmp_path / "nightly.xml", **dict.fromkeys(late, "passed"))
+    (tmp_path / "nightly").mkdir()
+    junit(tmp_path / "nightly" / "tests-0.xml", **dict.fromkeys(late, "passed"))
     assert {r["verdict"] for r in json.loads(CliRunner().invoke(app, args).stdout)} == {"passed"}
-    junit(tmp_path / "nightly.xml", **dict.fromkeys(late, "failed"))
+    junit(tmp_path / "nightly" / "tests-1.xml", **dict.fromkeys(late, "failed"))
     assert CliRunner().invoke(app, args).exit_code == 1
 
 
@@ -160,15 +162,14 @@ def test_a_fresh_checkout_has_the_recorded_results(tmp_path, monkeypatch):
 def test_ci_runs_every_part_of_the_night():
     """On a schedule and on demand; what a part has done is kept even if it fails or does not end."""
     root = PLAN.parents[2]
-    parts = re.search(r"^NIGHTLY := (.*)$", (root / "Makefile").read_text(), re.M)[1].split()
     flow = yaml.safe_load((root / ".github/workflows/nightly.yml").read_text())
     assert flow[True].keys() == {"schedule", "workflow_dispatch"}  # YAML reads `on` as true
     job = flow["jobs"]["part"]
-    assert job["strategy"]["matrix"]["part"] == parts
+    assert job["strategy"]["matrix"]["part"] == [*nightly_command.PARTS]
     restore, save = (s for s in job["steps"] if "actions/cache" in s.get("uses", ""))
     assert restore["with"]["key"] == save["with"]["key"]
     assert restore["with"]["key"].startswith(restore["with"]["restore-keys"])
     assert save["if"] == "always()"
-    [run] = [s["run"] for s in job["steps"] if "nightly-" in s.get("run", "")]
-    minutes = int(re.search(r" (\d+)m make nightly-\$", run)[1])
+    [run] = [s["run"] for s in job["steps"] if "dev nightly" in s.get("run", "")]
+    minutes = int(re.search(r" dev nightly \$.* --minutes (\d+)$", run)[1])
     assert minutes + 30 < job["timeout-minutes"]
