@@ -8,6 +8,7 @@ import tomllib
 from importlib import metadata
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from openvrex.scripts.extras import missing
 from openvrex.tb.library.runner import ROOT
@@ -58,6 +59,16 @@ def test_a_command_works_with_its_extra_and_names_it_without(extra, tmp_path):
     for (command, larger), (code, said) in zip(needs.items(), told[len(works) :], strict=True):
         assert code == 2, command
         assert re.fullmatch(rf"error: vrex {command} needs [\w-]+: pip install 'openvrex\[{larger}\]'\n", said), said
+
+
+def test_what_is_pinned_admits_the_oldest_python():
+    """`make setup` works with 3.11.0, whatever later one the pins were made with."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    pinned = set(re.findall(r"^([^#\s=]+)==", (ROOT / "constraints.txt").read_text(), re.M))
+    names = {d.metadata["Name"]: d.metadata.get("Requires-Python", "") for d in metadata.distributions()}
+    wrong = {n: need for n, need in names.items() if n in pinned and not SpecifierSet(need).contains(f"{oldest}.0")}
+    assert len(pinned & names.keys()) > 50
+    assert not wrong
 
 
 def test_the_extra_that_brings_a_module_is_named():
