@@ -37,7 +37,7 @@ def test_outputs_are_known(name, protect, tmp_path):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.nightly) for name in TOPS])
 def test_outputs_of_a_package_are_known(name, tmp_path):
-    p = override(preset("tiny"), ["protect=secded"]).core
+    p = params_of(name, override(preset("tiny"), ["protect=secded"]))
     e = emit(name, p)
     assert unknown(e, tmp_path, shell(e, p), TOPS[name], ".aclk(clk), .aresetn(~rst)") == set()
 
