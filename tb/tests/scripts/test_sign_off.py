@@ -154,7 +154,8 @@ def test_pages_show_what_is_recorded(unit):
 def test_the_command_says_what_is_open_and_fails_below_a_target(monkeypatch):
     records = sign_off.recorded()
     run = CliRunner().invoke(app, ["verify", "--signoff"])
-    assert {line.split()[1] for line in run.stdout.splitlines() if line.startswith("│")} == TARGETS.keys()
+    firsts = {line.split()[1] for line in run.stdout.splitlines() if line.startswith("│")}
+    assert firsts - {"│"} == TARGETS.keys()  # a long cell wraps
     found = {unit: judged(unit, records) for unit in TARGETS}
     assert run.exit_code == int(any(sign_off.below(unit, own) for unit, own in found.items()))
     told = json.loads(CliRunner().invoke(app, ["verify", "--signoff", "--json"]).stdout)
