@@ -229,13 +229,7 @@ class Elementwise(wiring.Component):
         ]
         total = Signal(FRAC + 10)
         m.d.comb += total.eq(r1.base + Mux(~r1.plus, ~term, Mux(r1.silu, 0, term)))
-        with m.If(self.load[1]):
-            m.d.sync += [
-                Cat(r2.low, r2.carry).eq(total[:FRAC] + sigmoid),
-                r2.high.eq(total[FRAC:]),
-                r2.sign.eq(r1.sign),
-                r2.special.eq(r1.special),
-            ]
+        self._hand_on(m, r1, r2, total, sigmoid)
 
     def _hybrid_logarithm(self, m: Module, r1: data.View, r2: data.View) -> None:
         """Stage 2 with EXPM1 and SOFTPLUS: four sets of lines share the multiplier. Lines that fall count down."""
@@ -265,6 +259,10 @@ class Elementwise(wiring.Component):
         ]
         total = Signal(FRAC + 10)
         m.d.comb += total.eq(r1.base + addend)
+        self._hand_on(m, r1, r2, total, added)
+
+    def _hand_on(self, m: Module, r1: data.View, r2: data.View, total: Value, added: Value) -> None:
+        """The logarithm, `total` and `added` to its fraction, to stage 3, which adds the carry."""
         with m.If(self.load[1]):
             m.d.sync += [
                 Cat(r2.low, r2.carry).eq(total[:FRAC] + added),

@@ -182,11 +182,9 @@ class Arbiter(Unit):
         """Formulas for the manifest."""
         reads, writes = port_beats(p, of=p.ports)
         more, responses = f", of an LXE {port_beats(p, True, p.ports)[0]}" if p.common else "", p.core.lxe.bursts
-        read, last, first = (3, 3, 6) if p.ports == 1 else (4, 3, 6)
         return {
-            "read": f"{read} cycles from ar to m_axi_ar, 3 from m_axi_r to r",
-            "write": f"{last} cycles from a burst's last beat to m_axi_aw, {first} to its first on m_axi_w; "
-            "3 from m_axi_b to b",
+            "read": f"{3 if p.ports == 1 else 4} cycles from ar to m_axi_ar, 3 from m_axi_r to r",
+            "write": "3 cycles from a burst's last beat to m_axi_aw, 6 to its first on m_axi_w; 3 from m_axi_b to b",
             "fairness": f"at most {MANAGERS * p.cores - 1} grants of others before one's own",
             "room": f"of an LXE or retriever {reads} beats of reads{more}, {writes} of writes, {responses} responses",
         }

@@ -71,7 +71,7 @@ def command(
 def begun() -> dict:
     """This commit's night so far; none goes on in a checkout that was edited."""
     file, now = FOLDER / "night.json", measured_at()
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError):
         if (night := json.loads(file.read_text()))["commit"] == now["commit"] and "edited" not in now["commit"]:
             return night
     for old in (PASSED, *FOLDER.glob("*.xml")):
