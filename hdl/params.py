@@ -593,7 +593,7 @@ class SystemParams:
     """Parameters of a system of `cores` equal cores, and of the units beside it."""
 
     core: CoreParams = field(default_factory=CoreParams)
-    cores: int = parameter(1, "cores on one memory port", low=1, high=64)
+    cores: int = parameter(1, "cores, which share the memory ports", low=1, high=64)
     common: bool = parameter(
         False, "what several cores read at the same addresses is read from memory once", optional=True
     )

@@ -28,6 +28,10 @@ class Interleaver(wiring.Component):
 
     Writes are dealt in the same way, with one order for w and one for b.
 
+    No wait closes a circle: of a manager's bursts that are not over, the oldest has none before it in its port's
+    buffers, so its beats have room, and its answers are due. A group that reads together does so in one order at every
+    port.
+
     Corner cases: with all orders full a burst waits, whichever its port.
 
     Parameters
