@@ -152,16 +152,23 @@ class AttentionCompiler(LayerCompiler):
             self.count_parts(Register.ENTRIES, self.shape.entries, self.plan.part * n, 0)
 
     def count_parts(self, numbers: int, most: int, size: int, least: int) -> None:
-        """PARTS = parts of `size` among the numbers in a register, at most `most`; LEFT = the rest, `least` or more."""
-        last, more, parts, left = POINTERS[0], POINTERS[1], Register.PARTS, Register.LEFT
-        # One round for each part that there may be: if LEFT holds a whole part, take it away and count it.
-        self.items += [add(left, numbers, 0), add(parts, 0, 0)]
+        """PARTS = parts of `size` among the numbers in a register, at most `most`; LEFT = the rest, `least` or more.
+
+        size : whole pairs of words. They are counted first, so that a round takes few cycles
+        """
+        pair, parts, left = 2 * self.fmt.lanes, Register.PARTS, Register.LEFT
+        assert size % pair == 0
+        pairs, last, more = POINTERS[:3]
+        self.items += [add(left, numbers, 0), add(parts, 0, 0), add(last, numbers, 1 - least), add(pairs, 0, -1)]
+        with self.loop(last, unit="pair"):
+            self.items.append(add(pairs, pairs, 1))
+        # One round for each part that there may be: if a whole part is left, take it away and count it.
         with self.loop(count=(most - least) // size):
-            self.items += [add(last, left, 1 - least - size), add(more, 0, 0)]
-            with self.loop(last, unit="unit"):
+            self.items += [add(last, pairs, 1 - size // pair), add(more, 0, 0)]
+            with self.loop(last, unit="pair"):
                 self.items.append(add(more, 0, 1))
             with self.when(more):
-                self.items += [add(left, left, -size), add(parts, parts, 1)]
+                self.items += [add(pairs, pairs, -size // pair), add(left, left, -size), add(parts, parts, 1)]
 
     def signal_queries(self) -> None:
         """Signal that the DPE has read all queries in X, so that the next ones may overwrite them."""

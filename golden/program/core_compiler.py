@@ -90,6 +90,11 @@ class CorePlan(LayerPlan):
         return self.team.members > 1
 
     @property
+    def long_rows(self) -> bool:
+        """Whether a bank of the VPE does not hold a row of scores, one for each cluster."""
+        return self.retrieval.clusters > self.fmt.depth * self.fmt.lanes
+
+    @property
     def switches(self) -> bool:
         """Whether `cluster` ends with a SWITCH to the layer's context, for a `select` of its own program or team."""
         return not self.retrieval.fetched
@@ -116,6 +121,8 @@ class CorePlan(LayerPlan):
             self._cluster_arrays(tiles, rows)
         else:
             self._page_arrays(tiles, rows, r.pages)
+        if self.long_rows:
+            self.work.add("score_codes", (rows,), BF16)
         self.turns, self.beside = self._beside_queries()
 
     def _cluster_arrays(self, tiles: int, rows: int) -> None:

@@ -29,14 +29,16 @@ the tokens.
 
 For `lanes` pages with R rows, K = ceil(head_size / lanes) and m means, the engines take at least
 
-    W port   lanes * (page / places) + K * lanes * (m + 1) / 2      DPE   R * (page + K)       VPE   R * (page + 2)
+    W port   lanes * (page / places) + K * m        DPE   R * (page + K)        VPE   R * (page + 2)
 
-cycles: at `core`, with 64 lanes, pages of 8, R = 40 rows and a head of 64 numbers 256 + 96, 360 and 400 for 512 tokens.
-From the bus come lanes * page / (places * many) words of codes. The words of the means are as many as on the W port, or
-K * m where a loader with `lxe.codes` reads each once.
+cycles: at `core`, with 64 lanes, pages of 8, R = 40 rows and a head of 64 numbers 256 + 2, 360 and 400 for 512 tokens.
+Where a loader has no `lxe.codes`, means take K * lanes * (m + 1) / 2 on the W port. While a step's maxima are taken,
+the step before is folded, if a bank has room for both: 3 R / 2 words. From the bus come
+lanes * page / (places * many) words of codes, and as many words of means as on the W port.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -154,19 +156,39 @@ class PageCompiler(CodeCompiler):
                     hands = full if word == period - 1 else ()
                     self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=w_at + words + word)
 
-        def score(i: int) -> None:
+        low, high = rows // 2, rows - rows // 2
+        base = high if high + rows <= self.fmt.depth else 0  # word of the results, where the next step leaves them
+
+        def score(i: int, before: Iterator[None]) -> None:
             w_at = self.half_of(i)
             for token in range(own.page):
                 word, place = divmod(token, own.places)
                 self.part(w_at + word, place, rows, 1, token == 0, False, own.places)
                 larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
+                next(before, None)
+            deque(before, 0)
             self.part(w_at + words, query, rows, period, False, True)
-            self.vector(rows, a=STREAM, wide=1, imm_b=imm(own.scale), c=BANK, write=Bank.A | Bank.C)
-            self.fold(rows)
-            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1)
+            for some, at, banks in ((low, 0, Bank.A), (high, low, Bank.A | Bank.C)):
+                if some:
+                    scaled = {"a": STREAM, "wide": 1, "imm_b": imm(own.scale), "c": BANK, "addr_c": at}
+                    self.vector(some, **scaled, write=banks, addr_d=base + at)
+            if not base:
+                deque(fold(i), 0)
 
-        self.steps(load, score)
+        def fold(i: int) -> Iterator[None]:
+            at, left = base, rows
+            while left > 1:
+                half = left // 2
+                last = {"c": int(BANK), "addr_c": at + left - half}
+                self.vector(
+                    half, op=VectorOp.MAX, a=BANK, addr_a=at, **last, write=Bank.A | Bank.C, addr_d=last["addr_c"]
+                )
+                at, left = at + half, left - half
+                yield
+            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, at)
+
+        self.steps(load, score, fold if base else lambda i: iter(()))
 
     def number(self, i: int) -> int:
         """The number of the core's step i among those of all pages."""
@@ -176,31 +198,32 @@ class PageCompiler(CodeCompiler):
         """The first word of the half of W that step i takes."""
         return (self.half + i) % 2 * (self.fmt.w_depth // 2)
 
-    def steps(self, load: Callable[[int], None], score: Callable[[int], None]) -> None:
-        """Load and score steps, as many pairs as PAGES says. The LOADs of a step stand before the step ahead of it is
-        scored: else they would wait in the sequencer until its VECTORs have room in their queue.
+    def steps(
+        self,
+        load: Callable[[int], None],
+        score: Callable[[int, Iterator[None]], None],
+        fold: Callable[[int], Iterator[None]],
+    ) -> None:
+        """Load, score and fold steps, as many pairs as PAGES says.
+
+        The LOADs of a step stand before the step ahead of it is scored: else they would wait in the sequencer until its
+        VECTORs have room in their queue. A step is folded while the next one is scored, so that neither waits for the
+        other's results.
         """
 
         def last(k: int) -> None:
-            load(2 * k + 1)
-            score(2 * k)
-            score(2 * k + 1)
+            score(2 * k + 1, fold(2 * k))
+            deque(fold(2 * k + 1), 0)
 
         with self.when(self.above_zero(PAGES)):
             load(0)
+            load(1)
+            score(0, iter(()))
             self.items.append(add(MORE, PAGES, -2 * self.fmt.lanes))
             for k in self.rounds(MORE, "pair", last):
-                load(2 * k + 1)
-                score(2 * k)
-                load(2 * k + 2)
-                score(2 * k + 1)
-
-    def fold(self, rows: int) -> None:
-        """Word 0 of banks A and C = the larger, lane by lane, of their first words."""
-        while rows > 1:
-            half = rows // 2
-            self.vector(half, op=VectorOp.MAX, a=BANK, c=BANK, addr_c=rows - half, write=Bank.A | Bank.C)
-            rows -= half
+                for i in (2 * k + 1, 2 * k + 2):
+                    load(i + 1)
+                    score(i, fold(i - 1))
 
     def part(self, w: int, x: int, rows: int, chunks: int, first: bool, last: bool, x_step: int = 0) -> None:
         """MUL of one tile as one of several on a half of W; `first` and `last` of them wait and signal for it."""

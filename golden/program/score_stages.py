@@ -1,7 +1,7 @@
 """Writes the part of a core's program that sends rows of score codes to the WTU.
 
-The WTU keeps no row, so it is sent each row several times. A row that a bank of the VPE holds is converted once, a
-longer one in parts each time.
+The WTU keeps no row, so it is sent each row several times. A row that a bank of the VPE holds stays there meanwhile.
+The codes of a longer one are stored in memory, in parts, and read again each time.
 """
 
 from collections.abc import Callable
@@ -86,6 +86,7 @@ class ScoreSizes(AttentionSizes, Protocol):
     """What rows of score codes need of their plan (`golden.program.core_compiler.CorePlan`)."""
 
     retrieval: RetrievalShape
+    long_rows: bool  # a bank does not hold a row of scores
 
 
 class ScoreCompiler(AttentionCompiler):
@@ -96,7 +97,7 @@ class ScoreCompiler(AttentionCompiler):
     def choose(self, rows: int, scale: float) -> None:
         """Send the score codes of `rows` rows to the WTU, `readings` times each: of scores times `scale`."""
         p = self.plan
-        if p.retrieval.clusters > self.fmt.depth * self.fmt.lanes:
+        if p.long_rows:
             self.count_parts(LEVEL, p.retrieval.clusters, self.fmt.depth * self.fmt.lanes, 1)
             for r in range(rows):
                 self.long_codes(r * p["ranks"].shape[-1], scale, r == rows - 1)
@@ -122,22 +123,33 @@ class ScoreCompiler(AttentionCompiler):
                         self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(first + k == rows - 1))
 
     def long_codes(self, at: int, scale: float, last: bool) -> None:
-        """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: first find its maximum."""
+        """Send a row that a bank does not hold, from number `at` of `ranks`, in parts: its maximum is found first, then
+        its codes are stored.
+        """
+        codes = self.plan["score_codes"]
         self.constant(TOP, MINUS_INFINITY)
 
-        def highest(at: int, size: Words) -> None:
-            self.ranked(at, size, scale, reduce=Reduce.MAX, scalar_d=PART.number)
+        def highest(k: int, size: Words) -> None:
+            self.ranked(at + k, size, scale, reduce=Reduce.MAX, scalar_d=PART.number)
             put(self, TOP, op=VectorOp.MAX, **PART.of("a"), **TOP.of("c"))
 
-        def send(at: int, size: Words) -> None:
-            self.ranked(at, size, scale)
-            self.raised(at, size, TOP)
+        def convert(k: int, size: Words) -> None:
+            self.ranked(at + k, size, scale)
+            self.raised(at + k, size, TOP)
             exponentials(self, Row(0, size), TOP, code=1)
+            self.give(codes, k, size)
+
+        def send(k: int, size: Words) -> None:
+            self.take(codes, k, size, Bank.B)
             self.out(size)
             self._emit(Opcode.STORE, target=StoreTo.SCORE, wide=int(last), step=int(isinstance(size, int)))
 
-        for part in (highest, *[send] * self.plan.retrieval.readings):
-            self.row_parts(at, part)
+        self.row_parts(highest)
+        self.row_parts(convert)
+        self.end()
+        self.begin()
+        for _ in range(self.plan.retrieval.readings):
+            self.row_parts(send)
 
     def ranked(self, at: int, size: Words, scale: float, to: int = 0, **fields: int) -> None:
         """A = ranks from number `at`, scaled, from word `to`."""
@@ -146,11 +158,11 @@ class ScoreCompiler(AttentionCompiler):
     def raised(self, at: int, size: Words, top: Scalar, to: int = 0) -> None:
         """Raise some of what `ranked` has left to the row's maximum, those in its first word: here none."""
 
-    def row_parts(self, at: int, part: Callable[[int, Words], None]) -> None:
-        """Call `part` for the whole parts of a row of `ranks` from number `at`, and for the rest, which has a number.
+    def row_parts(self, part: Callable[[int, Words], None]) -> None:
+        """Call `part` for the whole parts of a row, and for the rest, which has a number.
 
-        `part` takes the first number, and the words or the field that counts them.
+        `part` takes the number of its first score, and the words or the field that counts them.
         """
         words, n = self.fmt.depth, self.fmt.lanes
-        for k in self.rounds(Register.PARTS, behind=lambda k: part(at + k * words * n, {"len": int(Register.LEFT)})):
-            part(at + k * words * n, words)
+        for k in self.rounds(Register.PARTS, behind=lambda k: part(k * words * n, {"len": int(Register.LEFT)})):
+            part(k * words * n, words)

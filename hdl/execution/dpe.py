@@ -17,13 +17,13 @@ from openvrex.hdl.unit import Unit
 
 
 def weight_layout(p: DpeParams) -> data.StructLayout:
-    """A word of n_w BF16 weights for address `addr` of a tree.
+    """A word of n_w BF16 weights for address `addr` of a tree; with `upto`, of all trees from 0 to `tree`.
 
     With `column`, number i of it goes to tree i, into lane `lane` of its word at `addr`: a transposed tile.
     """
     word = data.ArrayLayout(16, p.n_w)
     at = {"tree": bits_for(p.n_h), "addr": p.w_addr_bits}
-    return data.StructLayout({**at, "column": 1, "lane": bits_for(p.n_w), "data": word})
+    return data.StructLayout({**at, "column": 1, "lane": bits_for(p.n_w), "upto": 1, "data": word})
 
 
 def activation_layout(p: DpeParams) -> data.StructLayout:
@@ -261,7 +261,7 @@ class Dpe(Unit):
             own = Signal(16, name=f"column{h}")
             if h < n_w:
                 m.d.comb += own.eq(Mux(w.column, written.numbers[h], 0))
-            takes = Mux(w.column, h < n_w, w.tree == h)
+            takes = Mux(w.column, h < n_w, Mux(w.upto, w.tree >= h, w.tree == h))
             m.d.comb += [
                 tree.w_en.eq(Mux(self.w.valid & takes, written.lane, 0)),
                 tree.w_addr.eq(w.addr),

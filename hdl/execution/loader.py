@@ -29,7 +29,7 @@ class Loader(Unit):
 
     With `lxe.codes`, a LOAD to W with `wide` reads words of codes, a word a row: each goes to W as `CodeWords.many`
     words, expanded, a cycle each. Those of all rows fill tree after tree, `words` words of each. And a row of one word
-    with stride 0 is read once: its word goes to a tree a cycle.
+    with stride 0 is read once: its word goes to all its trees in one cycle.
 
     With `lxe.weights`, a LOAD to W with `wide` and a stride of 1 to 3 or 5 to 7 reads adjacent words of 4-bit weights
     (`golden.arithmetic.packed_weights`), whose words of W go as those of codes do. The loader holds a word of scales,
@@ -284,15 +284,16 @@ class Loader(Unit):
                 word.to_v.eq(at.to_v & ~work.skip),
                 word.column.eq(at.column),
                 word.last.eq((at.last & at.whole if self.packs else at.last) | work.skip),
-                word.tree.eq(at.tree),
+                word.tree.eq(Mux(work.once, work.rows, at.tree) if self.codes else at.tree),
                 word.addr.eq(at.addr),
                 word.signal.eq(work.signal),
             ]
             if not self.packs:
                 m.d.sync += at.word.eq(at.word + 1)
+            if self.codes:
+                m.d.sync += word.upto.eq(work.once & ~work.skip)
             if self.parts:
-                more = Mux(work.once, work.rows, 0) if self.codes else Const(0)
-                more = Mux(work.coded, self.codes.many - 1, more) if self.codes else more
+                more = Mux(work.coded, self.codes.many - 1, 0) if self.codes else Const(0)
                 more = Mux(work.packed, self.many - 1, more) if self.packs else more
                 m.d.comb += [out.begins.eq(at.first), out.to.eq(work.to), out.words.eq(work.words)]
                 m.d.sync += [
@@ -358,6 +359,7 @@ class Loader(Unit):
             ),
             self.w.payload.tree.eq(Mux(word.column, 0, word.tree)),
             self.w.payload.lane.eq(Mux(word.column, word.tree, 0)),
+            self.w.payload.upto.eq(word.upto if self.codes else 0),
             self.w.payload.addr.eq(word.addr),
             self.w.payload.column.eq(word.column),
             self.x.valid.eq(full & word.to_x),
@@ -370,7 +372,7 @@ class Loader(Unit):
             self._hand_on_parts(m, out)
 
     def _hand_on_parts(self, m: Module, out: "_Out") -> None:
-        """Offers a word of codes part after part, expanded, and a word that was read once to tree after tree."""
+        """Offers a word of codes or of 4-bit weights part after part, expanded."""
         word = out.out
         part = Signal.like(word.more)
         goes = comb(m, "part_goes", out.full & out.went)
@@ -393,8 +395,6 @@ class Loader(Unit):
                     self.w.payload.addr.eq(addr),
                     self.w.payload.data.eq(expander.o),
                 ]
-            with m.Elif(word.more.any()):
-                m.d.comb += self.w.payload.tree.eq(part)
         if self.packs:
             self._hand_on_weights(m, out, part, addr, goes)
         with m.If(goes):
@@ -534,8 +534,9 @@ class _Out:
     def __init__(self, p: CoreParams, codes: CodeWords | None, many: int):
         fields = {name: transfer_layout()[name].width for name in ("words", "step")}  # of a LOAD that expands
         # `more`: parts behind the first
-        most = max(codes.many, p.dpe.n_h) if codes else 0
-        more = {"coded": 1, "more": bits_for(max(most, many)), **fields} if codes or many else {}
+        most = max(codes.many if codes else 0, many)
+        more = {"coded": 1, "more": bits_for(most), **fields} if codes or many else {}
+        more |= {"upto": 1} if codes else {}
         more |= {"packed": 1, "rule": 2, "groups": 1} if many else {}
         layout = {
             **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),

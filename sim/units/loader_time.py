@@ -74,7 +74,7 @@ def load_beats(p: CoreParams, c: dict) -> int:
 
 
 def once(p: CoreParams, c: dict) -> bool:
-    """Whether a LOAD reads its rows, which are all the same word, once."""
+    """Whether a LOAD reads its rows, which are all the same word, once, and hands it to all their trees at once."""
     word = p.lxe.codes and c["target"] == LoadTo.W and not c["wide"] and not c["stride"] and not c["words"]
     return bool(word) and c["rows"] < p.dpe.n_h
 
@@ -195,8 +195,8 @@ class LoaderTime:
         if packs(self.p, c):
             yield from self._weights(c)
             return
-        if expands(c) or once(self.p, c):
-            yield from self._parts(c)
+        if expands(c):
+            yield from self._codes(c)
             return
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat = max(self._beat, self._free - 1)
@@ -221,9 +221,9 @@ class LoaderTime:
         if c["target"] == LoadTo.X:
             self.to_x.update(words)
 
-    def _parts(self, c: dict) -> Waits:
-        """Takes the beats of words that go in parts; a word's beats follow the last part of the one before."""
-        many = self.p.lxe_format().code_words.many if expands(c) else c["rows"] + 1
+    def _codes(self, c: dict) -> Waits:
+        """Takes the beats of words of codes, which go in parts; a word's follow the last part of the one before."""
+        many = self.p.lxe_format().code_words.many
         step = load_beats(self.p, c)
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, left = self._beat, self._free, step

@@ -46,7 +46,10 @@ def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
         tiles = int(rng.integers(1, max(1, p.w_depth // 2 // chunks) + 1)) if splits == 1 else 1
         columns = p.n_h <= p.n_w and bool(rng.integers(0, 2))
         weights = operands(rng, kind, tiles * p.n_h, length)
-        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns)
+        alike = 0 if columns else int(rng.integers(0, p.n_h + 1))
+        for first in range(0, len(weights) * bool(alike), p.n_h):
+            weights[first : first + alike] = weights[first]
+        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns, alike)
     return t
 
 

@@ -20,13 +20,21 @@ class Traffic:
         self.overruns = 0  # steps whose address wraps behind the last word
 
     def phase(
-        self, weights: np.ndarray, rows: np.ndarray, rng=None, splits: int = 1, gap: int = 0, columns: bool = False
+        self,
+        weights: np.ndarray,
+        rows: np.ndarray,
+        rng=None,
+        splits: int = 1,
+        gap: int = 0,
+        columns: bool = False,
+        alike: int = 0,
     ) -> None:
         """Add a product: `rows` [R, K] times `weights` [tiles * trees, K]. With more `splits`, each row takes that many
         commands.
 
         Phases alternate between the halves of the memories; a phase that needs more than a half runs alone. `gap` words
-        lie between two rows. With `columns` the weights are written column by column.
+        lie between two rows. With `columns` the weights are written column by column. Of each tile, the first `alike`
+        trees have the same weights, which are written to all of them at once, behind those of the others.
         """
         p, half = self.p, len(self.phases) % 2
         n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
@@ -49,7 +57,9 @@ class Traffic:
                     own = {"addr": addr, "column": 1, "tree": p.n_h - 1}  # the unit ignores `tree` for a column
                     w += [{**own, "lane": j, "data": column[j, :n].tolist()} for j in range(n)]
                 else:
-                    w += [{"tree": h, "addr": addr, "lane": n - 1, "data": tile[h, k].tolist()} for h in range(p.n_h)]
+                    each = [{"tree": h, "addr": addr, "lane": n - 1, "data": tile[h, k].tolist()} for h in range(p.n_h)]
+                    w += each[alike:]
+                    w += [{"tree": alike - 1, "addr": addr, "upto": 1, "data": each[0]["data"]}] * (alike > 0)
         step = chunks + gap
         x = [
             {"addr": (x_base + r * step + k) % p.x_depth, "data": word.tolist()}

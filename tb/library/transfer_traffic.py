@@ -159,9 +159,14 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
             marked.append((c | {"wide": 0, "stride": 2 * lanes}, Packing.of(c["stride"])))
         else:
             marked.append((c | {"wide": 0}, p.lxe_format().code_words) if coded(c) else (c, None))
-    for c, codes in marked:
+
+    def alike(c: dict, codes: CodeWords | Packing | None) -> bool:
+        """Whether all rows are one word, which is read once and goes to all its trees in one cycle."""
         same = p.lxe.codes > 0 and c["target"] == LoadTo.W and not (c["words"] or c["stride"] or codes)
-        read = c | {"words": 0} if codes else c | {"rows": 0} if same and c["rows"] < lanes else c
+        return same and c["rows"] < lanes
+
+    for c, codes in marked:
+        read = c | {"words": 0} if codes else c | {"rows": 0} if alike(c, codes) else c
         if read["rows"] != c["rows"] and not c["skip"] and not refused(c):
             out.bins.add("once")
         out.bursts += [] if c["skip"] or refused(c) else bursts_of(p, read, joined=True)
@@ -182,18 +187,19 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
             out.signals.append(c["signal"])
             continue
         size = 2 * lanes << c["wide"]
-        for r, row in enumerate(rows_of(p, c)):
+        upto = int(alike(c, codes))
+        for r, row in enumerate(rows_of(p, c)[: 1 if upto else None]):
             for j, a in enumerate(row):
-                group, k = divmod(r, lanes)
+                group, k = divmod(c["rows"] if upto else r, lanes)
                 data = numbers(content(a, size), 2)
                 words = []
                 match c["target"]:
                     case LoadTo.W:
                         at = c["to"] + group * c["step"] + j
-                        words = [("w", {"tree": k, "column": 0, "lane": 0, "addr": at, "data": data})]
+                        words = [("w", _weights(k, at, data, upto))]
                     case LoadTo.COLUMN:
                         at = c["to"] + group
-                        words = [("w", {"tree": 0, "addr": at, "column": 1, "lane": k, "data": data})]
+                        words = [("w", _weights(0, at, data) | {"column": 1, "lane": k})]
                     case LoadTo.X:
                         at = c["to"] + r * c["step"] + j
                         words = [("x", {"addr": at, "data": data})]
@@ -210,6 +216,11 @@ def loads(p: CoreParams, commands: list[dict], errors: frozenset[int] = frozense
     return out
 
 
+def _weights(tree: int, addr: int, data: list[int], upto: int = 0) -> dict:
+    """A word on port `w`."""
+    return {"tree": tree, "addr": addr, "column": 0, "lane": 0, "upto": upto, "data": data}
+
+
 def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], out: Expected) -> str:
     """Add the words of a LOAD of codes, up to its fault, which is returned."""
     size, q = 2 * p.dpe.n_w, 0
@@ -223,7 +234,7 @@ def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], ou
             at = c["to"] + group * c["step"] + j
             if at >= p.dpe.w_depth:
                 return "range"
-            out.words.append(("w", {"tree": tree, "column": 0, "lane": 0, "addr": at, "data": part}))
+            out.words.append(("w", _weights(tree, at, part)))
             out.bins |= {"tree_within_a_word"} if tree and not j and q % codes.many else set()
             q += 1
     return ""
@@ -255,7 +266,7 @@ def _unpack(p: CoreParams, c: dict, packing: Packing, errors: frozenset[int], ou
                     return "range"
                 number = int.from_bytes(beat, "little") >> 4 * lanes * part
                 data = [exact_weight(packing, raw, made * lanes + k, number >> 4 * k & 15) for k in range(lanes)]
-                out.words.append(("w", {"tree": row % lanes, "column": 0, "lane": 0, "addr": at, "data": data}))
+                out.words.append(("w", _weights(row % lanes, at, data)))
                 q, made = q + 1, made + 1
     out.bins |= {"cut_short"} if made < packing.made else {"whole_pack"}
     return ""

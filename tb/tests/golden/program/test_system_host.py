@@ -205,7 +205,7 @@ class Reference:
                     self.heads(team, 0, start)
             if phase == "join":
                 for team in range(h.shares.teams):
-                    self.attention(team, 0, SINKS + int(h.fetched[team, 0, 0]), start)
+                    self.attention(team, 0, SINKS + int(h.fetched[0, team, 0, 0]), start)
             parts = h.shares.parts > 1
             order = h.shares.order
             if phase == ("add_output" if parts else "output"):
@@ -262,7 +262,7 @@ def test_two_cores_compute_the_bits_of_one():
         for head in range(SHAPE.kv_heads):
             for layer in range(LAYERS):
                 assert tables(one, head, layer) == tables(two, head, layer)
-        counts = one.fetched[0, 1], two.fetched[:, 1, 0]
+        counts = one.fetched[0, 0, 1], two.fetched[0, :, 1, 0]
         assert np.array_equal(*counts)
         assert (counts[0] > 0).all() == ahead
 
@@ -271,9 +271,9 @@ def test_prefetched_entries_are_those_of_each_head():
     """With prefetch a core passes on as many numbers of entries as it has heads."""
     h = host(1, ahead=True)
     play(h)
-    assert h.fetched.shape == (1, LAYERS, 2)
-    assert (h.fetched[0, 0] > 0).all()  # the first layer's own
-    assert len(set(h.fetched[0, 1])) == 2
+    assert h.fetched.shape == (1, 1, LAYERS, 2)
+    assert (h.fetched[0, 0, 0] > 0).all()  # the first layer's own
+    assert len(set(h.fetched[0, 0, 1])) == 2
     assert [p.retrieval.fetched for p in h.plans[0]] == [False, True]
 
 
