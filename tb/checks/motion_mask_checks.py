@@ -119,18 +119,22 @@ def stream(p: MaskParams, seed: int, n: int) -> Frames:
 def covering(p: MaskParams, seed: int, n: int) -> Frames:
     """Frames whose blocks cover the picture in macroblocks, of which few move: masks grow over a GOP.
 
-    In every other frame a macroblock is missing, so that one patch decides alone that its token is dynamic.
+    In every other frame a macroblock is missing, each in turn and one of each token of two by two before the next, so
+    that one patch decides alone that its token is dynamic.
     """
     rng, out = Random(seed), []
     size = min(64, (1 << p.size_bits) - 1)
     tiles = [(x, y) for y in range(0, size, 16) for x in range(0, size, 16)]
+    tiles.sort(key=lambda at: (at[0] % 32, at[1] % 32))
+    first = rng.randrange(len(tiles))
     for k in range(n):
-        there = len(tiles) - (rng.random() < 0.5)
-        blocks = np.zeros(min(there, (1 << p.block_bits) - 1), BLOCK)
-        for b, (x, y) in zip(blocks, rng.sample(tiles, len(tiles)), strict=False):
+        turn = (first + k // 2) % len(tiles)
+        others = tiles[turn + 1 :] + tiles[:turn]
+        blocks = np.zeros(min(len(tiles) - k % 2, (1 << p.block_bits) - 1), BLOCK)
+        for b, (x, y) in zip(blocks, [*rng.sample(others, len(others)), tiles[turn]], strict=False):
             b["x"], b["y"], b["w"], b["h"] = x, y, 16, 16
-            b["dx"] = 3 * (rng.random() < 0.05)
-            b["sad"] = 2048 * p.residuals * (rng.random() < 0.05)
+            b["dx"] = 3 * (rng.random() < 0.01)
+            b["sad"] = 2048 * p.residuals * (rng.random() < 0.01)
         if k == 1:
             blocks["dx"][:1] = -(1 << 15)  # whose length has a bit more
         command = Command(size, size, 1, k % 9 == 0, k == n - 1 or rng.random() < 0.8, True, PARTS, 64)
