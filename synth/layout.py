@@ -78,8 +78,9 @@ class Layout:
     cells : without fillers · cell_area : µm² · die : its width and height (µm)
     density : cells' area over that of the rows where they stand
     lengths : wire by layer (µm) · vias : their number
-    routed : every piece of wire has a track of its own · open : pins that no wire reaches
-    unrouted : pieces without a track, as the router names them
+    routed : every piece of wire has a track of its own · unrouted : pieces without one, as the router names them
+    open : pins that no wire of the DEF reaches
+    split, touching : nets in several parts, groups of nets that are one, by KLayout from the metal of the GDS
     seconds : processor time by step
     delay, with_wires : longest path without and with wires (ps), and its start and end with wires
     opensta, opensta_wires : the same by OpenSTA, None without it
@@ -93,8 +94,10 @@ class Layout:
     lengths: dict[str, float]
     vias: int
     routed: bool
-    open: tuple[str, ...]
     unrouted: tuple[str, ...]
+    open: tuple[str, ...]
+    split: tuple[str, ...]
+    touching: tuple[tuple[str, ...], ...]
     seconds: dict[str, float]
     delay: float
     with_wires: float
@@ -196,7 +199,7 @@ def _run(top: str, asked: str, kept: Path, out: Path) -> None:
             except subprocess.TimeoutExpired:
                 ended = f"no end after {TIMEOUT} s"
         done = json.loads(text) if (text := _text(folder / "done.json")) else {"seconds": {}}
-        if "write" in done["seconds"]:
+        if "check" in done["seconds"]:
             kept.mkdir(parents=True, exist_ok=True)
             _copy(top, folder, kept)
             shutil.copy(folder / "log", kept)
@@ -265,6 +268,8 @@ def _measured(
         routed=bool(done["routed"]),
         open=tuple(f"{net} at {'.'.join(p).strip('.') or 'its port'}" for net, w in found.items() for p in w.open),
         unrouted=unrouted,
+        split=tuple(done["split"]),
+        touching=tuple(map(tuple, done["touching"])),
         seconds=done["seconds"],
         delay=plain.delay,
         with_wires=wired.delay,

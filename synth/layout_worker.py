@@ -9,9 +9,10 @@ cells: [[name, cell, {pin: net}]]}, nanometres everywhere. It writes `done.json`
 leaves what was reached:
 
 cells, area : number of cells without fillers, their µm² · core : µm² of the rows · die : width and height in nm
-seconds : {step: processor time} of `library`, `place`, `route`, `write`
+seconds : {step: processor time} of `library`, `place`, `route`, `write`, `check`
 routed : 1 if every segment has a track of its own
 pads : {net: [[instance, pin, layer, x1, y1, x2, y2]]}, after routing
+split, touching : nets in several parts, groups of nets that are one, by KLayout from the metal of the GDS
 
 The folder also gets `TOP_export.def`, `TOP_export.lef`, `TOP.gds` and `layout.png`.
 """
@@ -33,7 +34,7 @@ from coriolis import CRL, Anabatic, Cfg, Etesian, Katana
 from coriolis.helpers import u
 from coriolis.helpers.overlay import CfgCache, UpdateSession
 from coriolis.Hurricane import Box, Cell, DataBase, DbU, Instance, Library, Net, NetExternalComponents, Pin
-from klayout import lay
+from klayout import db, lay
 from pdkmaster.design.library import RoutingGaugeLibrary
 from pdkmaster.io.coriolis import CoriolisExportSpec, FileExporter
 
@@ -47,8 +48,8 @@ KINDS = (
 # The fifth metal is not used, so the fourth needs no room for its vias: enclosure; pitch, widths, side of a via.
 NARROW = {"u(0.49)": "u(0.09)", "u(1.48), u(1.18), u(0.33), u(0.8)": "u(0.68), u(0.38), u(0.33), u(0.2)"}
 SUPPLIES = {"vdd": "supply", "vss": "ground"}
-# Layers of the picture, from the bottom: GDS layer, colour.
-PICTURE = ((67, 0xB0B0B0), (68, 0x3060D0), (69, 0xD04040), (70, 0x30A050), (71, 0xE0A020))
+METALS = {"li": 67, "m1": 68, "m2": 69, "m3": 70, "m4": 71}  # their GDS layers; the cut above has the same number
+COLOURS = (0xB0B0B0, 0x3060D0, 0xD04040, 0x30A050, 0xE0A020)
 PIXELS = 1600
 WAIT = asyncio.wait
 done: dict = {"seconds": {}}
@@ -73,8 +74,10 @@ def main() -> None:
     done["pads"] = pads(top, {p for p, _ in job["ports"]})
     CRL.DefExport.drive(top, CRL.DefExport.WithLEF)
     CRL.Gds.save(top)
-    draw(job["top"])
     step("write")
+    done["split"], done["touching"] = connected(job["top"], done["pads"])
+    draw(job["top"])
+    step("check")
 
 
 def step(name: str) -> None:
@@ -100,7 +103,7 @@ def patient(tasks: Iterable[asyncio.Task], timeout: float) -> Coroutine:
 
 def library() -> dict[str, Cell]:
     """Draws the cells, and gives them and the technology to Coriolis as the scripts that PDKMaster writes."""
-    asyncio.wait = patient
+    asyncio.wait = patient  # type: ignore[assignment]
     found = sky130.tech.primitives
     canvas = StdCellCanvas(
         tech=sky130.tech,
@@ -265,11 +268,36 @@ def pads(top: Cell, ports: set[str]) -> dict[str, list]:
     for name in ports:
         net = top.getNet(name)
         for pin in net.getPins():
-            around = pin.getBoundingBox()  # its metal sticks out by half its width
-            around.inflate(around.getWidth() // 2)
-            add(net, "", "", pin.getLayer().getName(), around)
+            metal = pin.getBoundingBox()  # the wire to it may end half a width beside it
+            metal.inflate(metal.getWidth() // 2)
+            add(net, "", "", pin.getLayer().getName(), metal)
             break
     return found
+
+
+def connected(top: str, pads: dict[str, list]) -> tuple[list[str], list[list[str]]]:
+    """Nets whose pins are in several pieces of metal, and groups of nets whose pins are in one."""
+    layout = db.Layout()
+    layout.read(f"{top}.gds")
+    found = db.LayoutToNetlist(db.RecursiveShapeIterator(layout, layout.top_cell(), []))
+    metals = {name: found.make_layer(layout.layer(number, 20), name) for name, number in METALS.items()}
+    for metal in metals.values():
+        found.connect(metal)
+    for (low, number), high in zip(METALS.items(), list(METALS)[1:], strict=False):
+        cut = found.make_layer(layout.layer(number, 44), f"{low}_{high}")
+        found.connect(cut)
+        found.connect(metals[low], cut)
+        found.connect(cut, metals[high])
+    found.extract_netlist()
+    inside: dict[str, set[str]] = {}
+    of: dict[str, set[str]] = {}
+    for net, own in pads.items():
+        for _, _, layer, x1, y1, x2, y2 in own:
+            metal = found.probe_net(metals[layer], db.Point((x1 + x2) // 2, (y1 + y2) // 2))
+            name = f"{metal.circuit().name} {metal.expanded_name()}" if metal else f"none at {x1} {y1}"
+            inside.setdefault(net, set()).add(name)
+            of.setdefault(name, set()).add(net)
+    return [n for n, parts in inside.items() if len(parts) > 1], [sorted(n) for n in of.values() if len(n) > 1]
 
 
 def draw(top: str) -> None:
@@ -277,7 +305,7 @@ def draw(top: str) -> None:
     view = lay.LayoutView()
     view.load_layout(f"{top}.gds", True)
     view.clear_layers()
-    for layer, colour in PICTURE:
+    for layer, colour in zip(METALS.values(), COLOURS, strict=True):
         node = lay.LayerProperties()
         node.source_layer, node.source_datatype = layer, 20
         node.fill_color = node.frame_color = colour

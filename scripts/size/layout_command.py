@@ -76,6 +76,7 @@ def _print(found: layout.Layout, effort: str, folder: Path) -> None:
         ("vias", f"{found.vias:,}"),
         ("pieces of wire without a track", f"{len(found.unrouted):,}"),
         ("pins without a wire", f"{len(found.open):,}"),
+        ("nets in parts, nets that touch", f"{len(found.split):,}, {len(found.touching):,}"),
         ("processor time", ", ".join(f"{step} {s:,.1f} s" for step, s in found.seconds.items())),
     ]
     title = f"{found.top} in SKY130 ({layout.NODE} nm), mapped for {effort}, no gate resized, memories outside"
@@ -85,6 +86,6 @@ def _print(found: layout.Layout, effort: str, folder: Path) -> None:
     if body:
         heads = ["timed by", "longest path ps", "with wires ps", "times", "with wires MHz"]
         print_table(f"From {found.start} to {found.end}", heads, body)
-    for text in (*found.unrouted, *found.open):
+    for text in (*found.unrouted, *found.open, *found.split, *(f"{', '.join(nets)} touch" for nets in found.touching)):
         console.out.print(f"not finished: {text}", highlight=False, markup=False)
     console.out.print(f"{folder}: DEF, LEF, GDS, layout.png", highlight=False)

@@ -144,7 +144,7 @@ def test_counter_is_laid_out(tmp_path):
     found = layout.place("counter", given, library, tmp_path / "out", build=tmp_path)
     assert found.cells == len(given["cells"])
     assert found.routed
-    assert (found.open, found.unrouted) == ((), ())
+    assert (found.unrouted, found.open, found.split, found.touching) == ((), (), (), ())
     assert found.density == pytest.approx(layout.DENSITY, rel=0.1)
     assert found.wire > 0.5
     assert found.with_wires > 1.05 * found.delay
