@@ -64,6 +64,12 @@ def command(
         _print(found, effort, folder)
 
 
+def _metal(layer: str) -> str:
+    """Resistance and capacitance of a layer."""
+    ohms, farads = layout.METALS.metals[layer]
+    return f"{ohms:.2f} Ω and {farads:.3f} fF a µm"
+
+
 def _print(found: layout.Layout, effort: str, folder: Path) -> None:
     """Print the layout, its wires, its longest path, and what the router could not finish."""
     width, height = found.die
@@ -72,7 +78,7 @@ def _print(found: layout.Layout, effort: str, folder: Path) -> None:
         ("cells' area", f"{found.cell_area:,.0f} µm², {100 * found.density:.0f} % of the rows"),
         ("die", f"{width:,.1f} µm x {height:,.1f} µm"),
         ("wire", f"{found.wire:,.1f} mm"),
-        *((f"- on {layer}", f"{length / 1000:,.1f} mm") for layer, length in found.lengths.items()),
+        *((f"- on {layer}", f"{length / 1000:,.1f} mm, {_metal(layer)}") for layer, length in found.lengths.items()),
         ("vias", f"{found.vias:,}"),
         ("pieces of wire without a track", f"{len(found.unrouted):,}"),
         ("pins without a wire", f"{len(found.open):,}"),
