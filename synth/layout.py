@@ -2,8 +2,8 @@
 
 Coriolis does the work in a process of its own (`synth.layout_worker`). The layouts are C4M FlexCells; the delays are
 those of the SKY130 cells of the same function and about the same transistors (`CELLS`). So the mapping may use no other
-cells, and no clock gates. There is no clock tree, no buffer is added and no gate resized after placement. Memories are
-outside: their pins are ports.
+cells, and no clock gates. There is no clock tree and no power grid, no gate is resized after placement, and
+no design rules are checked. Memories are outside: their pins are ports.
 """
 
 import hashlib
