@@ -7,7 +7,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from openvrex.synth import nldm
 from openvrex.synth.liberty import Library, SynthError
+from openvrex.synth.wires import Wire, spef
 
 COMMAND = "sta"
 CLOCK = "clk"  # port of the clock; a design without it is timed from port to port
@@ -17,6 +19,7 @@ _SCRIPT = """{liberty}
 read_verilog top.v
 link_design {top}
 set_cmd_units -time ps
+{wires}
 create_clock -name {clock} -period {period:g} {ports}
 set_input_delay 0 -clock {clock} [all_inputs]
 set_output_delay 0 -clock {clock} [all_outputs]
@@ -33,10 +36,11 @@ class StaPath:
     delay: float
 
 
-def longest(top: str, netlist: dict, library: Library) -> StaPath:
+def longest(top: str, netlist: dict, library: Library, wires: dict[str, Wire] | None = None) -> StaPath:
     """The longest path of a flat module.
 
     netlist : as `synth.worker` reports it. Read data of memories become inputs, their other pins outputs
+    wires : the wire of each net, as `n7` for net 7; pins are those of cells `u0`, `u1`, ... in the netlist's order
     Raises: `SynthError` if OpenSTA is missing, for leaves, and with OpenSTA's reason if it finds no path.
     """
     command = shutil.which(COMMAND)
@@ -45,7 +49,7 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
     leaves = {kind for _, kind, _ in netlist["cells"]} - library.cells.keys()
     if leaves:
         raise SynthError(f"{top}: OpenSTA is given flat designs only; this one holds {', '.join(sorted(leaves))}")
-    text, names = verilog(top, netlist)
+    text, names, nets = verilog(top, netlist)
     with tempfile.TemporaryDirectory(prefix="vrex-sta-") as tmp:
         folder = Path(tmp)
         (folder / "top.v").write_text(text)
@@ -57,7 +61,10 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
             "clock": CLOCK,
             "period": PERIOD,
             "ports": f"[get_ports {CLOCK}]" if CLOCK in netlist["ports"] else "",
+            "wires": "read_spef top.spef" if wires else "",
         }
+        if wires:
+            (folder / "top.spef").write_text(parasitics(top, netlist, library, nets, wires))
         (folder / "top.tcl").write_text(_SCRIPT.format(**words))
         options = ["-no_init", "-no_splash", "-exit", "top.tcl"]
         done = subprocess.run(
@@ -66,8 +73,23 @@ def longest(top: str, netlist: dict, library: Library) -> StaPath:
     return _read(top, done.stdout + done.stderr, names)
 
 
-def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str]]:
-    """A flat netlist as structural Verilog, and the original name of each of its instances and ports."""
+def parasitics(top: str, netlist: dict, library: Library, nets: dict[int, str], wires: dict[str, Wire]) -> str:
+    """The wires as SPEF for the Verilog of `verilog`, whose names of nets are `nets`."""
+    cells = nldm.load(library, {kind for _, kind, _ in netlist["cells"]})
+
+    def pin(net: str, instance: str, name: str) -> str:
+        if not instance:
+            return f"{net} {'O' if net.startswith('n') else 'I'}"
+        kind = netlist["cells"][int(instance[1:])][1]
+        return f"{instance}:{name} {'O' if name in cells[kind].outputs else 'I'}"
+
+    named = {nets[int(n[1:])]: wire for n, wire in wires.items() if n.startswith("n")}
+    pins = {net: {p: pin(net, *p) for p in wire.pins if p[0] or not net.startswith("n")} for net, wire in named.items()}
+    return spef(top, {net: (wire, pins[net]) for net, wire in named.items()})
+
+
+def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str], dict[int, str]]:
+    """A flat netlist as structural Verilog, the original name of each of its instances and ports, its nets' names."""
     ports = {f"p{i}" if n != CLOCK else n: (n, d, bits) for i, (n, (d, bits)) in enumerate(netlist["ports"].items())}
     for i, (memory, (parameters, pins)) in enumerate(netlist["memories"].items()):
         if "0" in parameters["RD_CLK_ENABLE"]:
@@ -98,7 +120,7 @@ def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str]]:
         if direction != "input":
             lines += [f"  assign {port}[{i}] = {net(b)};" for i, b in enumerate(bits)]
     listed = ", ".join(port for port, (*_, bits) in ports.items() if bits)
-    return f"module {top} ({listed});\n" + "\n".join(lines) + "\nendmodule\n", names
+    return f"module {top} ({listed});\n" + "\n".join(lines) + "\nendmodule\n", names, nets
 
 
 def _read(top: str, report: str, names: dict[str, str]) -> StaPath:

@@ -2,9 +2,9 @@
 
 Model. Delay and output slew of a cell come from its tables by input slew and load. As in OpenSTA, the lookup is
 bilinear between entries and linear beyond the outermost two, and no slew is below 0. The load of a net is the
-capacitance of its pins for that edge; there are no wires and no clock tree. The slew of a net is the largest that any
-of its arcs gives (graph-based analysis). Rise and fall stay apart by the sense of each arc. Every arc counts as
-possible, so there are no false paths.
+capacitance of its pins for that edge, and of its wire if it is given one; there is no clock tree. The slew of a net is
+the largest that any of its arcs gives (graph-based analysis). Rise and fall stay apart by the sense of each arc. Every
+arc counts as possible, so there are no false paths.
 
 - The clock is ideal: one edge at time 0 with slew 0. A register starts paths with its clock-to-output delay. It ends
   them its setup (or recovery) time before the next edge. Hold is not analysed.
@@ -102,18 +102,26 @@ def from_json(d: dict) -> Timing:
     return Timing(d["unit"], tuple(Path(**p | x) for p, x in zip(d["paths"], lists, strict=True)))
 
 
-def analyse(netlists: dict[str, dict], cells: dict[str, CellTiming], unit: str) -> dict[str, Timing]:
+def analyse(
+    netlists: dict[str, dict],
+    cells: dict[str, CellTiming],
+    unit: str,
+    wires: dict[int, tuple[float, float]] | None = None,
+) -> dict[str, Timing]:
     """Longest paths of every module, by module. The last module's include those in its leaves.
 
     netlists : netlist of `synth.worker`, by module; each follows the leaves that it holds
     cells : timing of every library cell in them
     unit : unit of times for the reports, "ps" or "tau"
+    wires : capacitance (fF) of a net's wire and its longest delay (ps), by net of the last module. The capacitance
+        loads the driver; the delay counts on every way through the net, and leaves the slew as it is
     Raises: `SynthError` for latches, combinational loops, several clocks, and clocks made by logic other than a clock
     gate.
     """
     modules: dict[str, _Module] = {}
     for name, netlist in netlists.items():
         modules[name] = _Module(name, netlist, cells, modules)
+    modules[name].add_wires(wires or {})
     for module in reversed(list(modules.values())):
         module.load_leaves()
     found = {}
@@ -167,7 +175,7 @@ class _Module:
         for instance, kind, pins in self.held:
             self._leaf_inputs(instance, leaves[kind], pins)
         self.names = {self.nets[int(b)]: signal for b, signal in netlist["names"].items() if int(b) in self.nets}
-        self.load = np.zeros(2 * len(self.nets) + 1)
+        self.load, self.wire = np.zeros((2, 2 * len(self.nets) + 1))
         for nets, caps in self.loads:
             for edge in (RISE, FALL):
                 np.add.at(self.load, 2 * nets[nets >= 0] + edge, np.broadcast_to(caps[edge], len(nets))[nets >= 0])
@@ -175,6 +183,14 @@ class _Module:
         # Capacitance of its input ports, by edge.
         self.caps = np.where(inputs < 0, 0, [self.load[2 * inputs + edge] for edge in (RISE, FALL)])
         self.clock = self._clock()
+
+    def add_wires(self, wires: dict[int, tuple[float, float]]) -> None:
+        """Adds the capacitance of wires to the loads, and keeps their delays. A clock's wire has no delay."""
+        for bit, (capacitance, delay) in wires.items():
+            if bit in self.nets:
+                node = 2 * self.nets[bit]
+                self.load[node : node + 2] += capacitance
+                self.wire[node : node + 2] = delay
 
     def port(self, port: tuple[str, int]) -> str:
         """Name of a bit of a port for readers."""
@@ -355,12 +371,13 @@ class _Module:
         self.arrival, self.slew = np.full((3, nodes), -np.inf), np.zeros(nodes)
         self.arrival[REGISTER, -1] = 0
         for net, (_, arrivals, slews) in self.starts.items():
-            self.arrival[:, 2 * net : 2 * net + 2], self.slew[2 * net : 2 * net + 2] = arrivals, slews
+            own = slice(2 * net, 2 * net + 2)
+            self.arrival[:, own], self.slew[own] = arrivals + self.wire[own], slews
         self.delay = np.zeros(len(order))
         for a, b in self.slices:
             source, target = self.source[a:b], self.target[a:b]
             x, y = self.slew[source], self.load[target]
-            self.delay[a:b] = self.tables(delay[a:b], x, y)
+            self.delay[a:b] = self.tables(delay[a:b], x, y) + self.wire[target]
             at = self.arrival[:, source]
             live = at.max(0) > -np.inf
             first = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
@@ -454,7 +471,7 @@ class _Module:
     def _starts(self, node: int, kind: int) -> bool:
         """Whether the longest path of this kind starts at the node."""
         net, edge = divmod(node, 2)
-        if net in self.starts and self.starts[net][1][kind][edge] == self.arrival[kind, node]:
+        if net in self.starts and self.starts[net][1][kind][edge] + self.wire[node] == self.arrival[kind, node]:
             return True
         return node == len(self.slew) - 1
 

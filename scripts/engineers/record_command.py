@@ -24,7 +24,7 @@ from openvrex.sim.system import dre_demand
 from openvrex.sim.system.gpu_figures import written
 from openvrex.sim.system.platforms import H100_FILE, POWER_FILE
 from openvrex.sim.system.workload import WEIGHTS
-from openvrex.synth import flow, opensta, table3
+from openvrex.synth import flow, layout, opensta, table3
 from openvrex.synth.sram import Sram
 from openvrex.synth.structure import structure
 
@@ -191,6 +191,16 @@ def _area(reports: list[tuple[str, dict]]) -> dict:
     }
 
 
+def _layout(reports: list[tuple[str, dict]]) -> dict:
+    """The layout of each unit, without the names of what is unfinished."""
+    out = {}
+    for _, report in reports:
+        own = {k: v for k, v in report.items() if k not in ("preset", "assignments")}
+        own |= {k: len(report[k]) for k in ("unrouted", "open", "split", "touching")}
+        out[f"{report['unit']}, {report['effort']}"] = own
+    return out
+
+
 def _power(reports: list[tuple[str, dict]]) -> dict:
     """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library.
 
@@ -272,6 +282,7 @@ LATENCY = 60  # cycles of memory
 CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
+LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 BATCHES = (1, 2, 4, 16)  # streams
 FOUR = "-p lxe.weights=true -p kv4_group=32"  # what `edge8x` and `server48x` have besides
@@ -352,6 +363,12 @@ MEASURED = {
         DRE,
         _opensta,
         ("amaranth", "pycde", "pyosys", "sta"),
+    ),
+    "layout": Result(
+        tuple(("SKY130", f"size layout {words}") for words in LAID_OUT),
+        ("hcu", "cluster_set", "table_port"),
+        _layout,
+        ("amaranth", "pycde", "pyosys", *layout.PACKAGES, "sta"),
     ),
     "area": Result(tuple((library, "size table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(

@@ -43,6 +43,12 @@ TABLES = {
         "starts at a memory, and the longest with the access time of our SRAM model.",
         synthesis_results.paths,
     ),
+    "Layout": Table(
+        "layout",
+        "Units of `core` in SKY130 (130 nm), FlexCells, no clock tree, no gate resized, memories outside. Layers are "
+        "m1, m2 and so on. KLayout finds open and touching nets in the metal.",
+        synthesis_results.routing,
+    ),
     "Area by library": Table(
         "area",
         "A core in mm² at 14 nm, area mode. Each % is of the core in the column before it, brackets hold the low and "

@@ -48,6 +48,36 @@ def opensta(known: dict) -> str:
     return table(["library", "unit", "ours", "OpenSTA", "difference", "same start and end"], rows)
 
 
+def layout(known: dict) -> str:
+    """The table of layouts in SKY130: size, wire, and the longest path without and with wires."""
+    rows = []
+    for name, u in known["layout"].items():
+        sizes = (f"{u['cells']:,}", f"{100 * u['density']:.0f} %", f"{u['wire_mm']:,.0f}")
+        rows.append([name, *sizes, f"{u['delay']:,.0f}", f"{u['with_wires']:,.0f}"])
+    return table(["unit, effort", "cells", "of the rows", "wire, mm", "path, ps", "with wires, ps"], rows)
+
+
+def routing(known: dict) -> str:
+    """The table of layouts in SKY130: die, wire by layer, what the router left, and times by OpenSTA."""
+    rows = []
+    for name, u in known["layout"].items():
+        metals = ", ".join(f"{length / 1000:,.1f}" for length in u["lengths"].values())
+        left = (str(u["unrouted"]), f"{u['open'] + u['split']}, {u['touching']}")
+        seconds = f"{sum(u['seconds'].values()):.0f}"
+        paths = (f"{u['opensta']:,.0f}", f"{u['opensta_wires']:,.0f}", f"{u['start']}, {u['end']}")
+        rows.append([name, " x ".join(f"{x:,.0f}" for x in u["die"]), metals, f"{u['vias']:,}", *left, seconds, *paths])
+    heads = [
+        "unit, effort",
+        "die, µm",
+        "wire by layer, mm",
+        "vias",
+        "pieces without a track",
+        "nets open, touching",
+        "CPU s",
+    ]
+    return table([*heads, "path by OpenSTA, ps", "with wires", "from, to with wires"], rows)
+
+
 def area(known: dict) -> str:
     """The areas of Table III with the embedded library."""
     own = known["area"]["embedded"]["rows"]
@@ -162,6 +192,7 @@ def _powers(own: dict, others: list[dict]) -> list[str]:
 
 BLOCKS: dict[str, Callable[[dict], str]] = {
     "clock": clock,
+    "layout": layout,
     "area": area,
 }
 
@@ -189,6 +220,9 @@ def cited(known: dict) -> list[tuple[str, str]]:
     simulated = core_power(known)
     rest = sum(simulated.values()) - simulated["dpe busy"]
     cores = f"{rest / 1000:.2f} W idle to {sum(simulated.values()) / 1000:.1f} W busy each"
+    faults = sum(u["open"] + u["split"] + u["touching"] for u in known["layout"].values())
+    longer = [u["with_wires"] / u["delay"] for u in known["layout"].values()]
+    apart = max(abs(u["opensta_wires"] / u["with_wires"] - 1) for u in known["layout"].values())
     slowest = max(known["clock"], key=lambda name: known["clock"][name]["delay"])
     return [
         ("papers/evaluation.md", f"cores of our synthesis ({cores}"),
@@ -203,6 +237,9 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ),
         ("limits.md", f"{clocked} power"),
         ("size.md", f"The slowest unit, `{slowest}`, allows {1e6 / known['clock'][slowest]['delay']:,.0f} MHz"),
+        ("size.md", f"KLayout finds {faults or 'no'} net open or touching another"),
+        ("size.md", f"A path is {min(longer):.2f} to {max(longer):.2f} times as long with wires"),
+        ("size.md", f"OpenSTA's delays with wires are within {math.ceil(100 * apart)} %"),
         ("size.md", f"it agrees with OpenSTA within {_worst(known['opensta']):.2f} %"),
         ("size.md", f"At {NODE} nm that is {1e6 / (known['clock'][slowest]['delay'] * STEP):,.0f} MHz"),
         ("size.md", clocked),

@@ -11,6 +11,7 @@ from openvrex.synth import nldm, opensta, source_names, timing
 from openvrex.synth.flow import netlists as netlists_of
 from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
+from openvrex.synth.wires import Wire
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
 # Every table is a plane, so that values between and beyond its entries are those of the plane. Rise and fall differ.
@@ -551,3 +552,30 @@ def test_delays_are_those_of_opensta(tmp_path, text):
     given, used = synthesised(text, None, tmp_path)
     ours = synthesise(text, "t", macro_bits=64, build=tmp_path).timing.delay
     assert opensta.longest("t", given, used).delay == pytest.approx(ours, abs=0.02)
+
+
+def test_wires_load_their_driver_and_delay_what_is_behind(cells):
+    part = netlist("a", "d", [("INV", "ab"), ("INV", "bc"), ("INV", "cd")])
+    (plain,) = timing.analyse({"t": part}, cells, "ps")["t"].paths
+    (same,) = timing.analyse({"t": part}, cells, "ps", {3: (0.0, 0.0)})["t"].paths
+    assert same == plain
+    # A wire of 4 fF at the last net is a load of 4 fF; the delays of three nets come on top.
+    wired = timing.analyse({"t": part}, cells, "ps", {2: (7.0, 1.0), 4: (0.0, 2.0), 5: (4.0, 3.0)})["t"].paths[0]
+    assert wired.delay == pytest.approx(max(chain(edge, 3, 4.0)[0] for edge in (0, 1)) + 6, rel=1e-12)
+    assert [s.arrival for s in wired.steps][-1] == pytest.approx(wired.delay)
+    assert (wired.start, wired.end) == ("a", "d")
+
+
+@needs_sta
+def test_opensta_sees_the_same_capacitance(tmp_path):
+    given, used = synthesised(TO_REGISTER, None, tmp_path)
+    ((_, kind, pins),) = [c for c in given["cells"] if "Q" not in c[2]]
+    (out,) = pins["Y"]
+    ends = {}
+    for i, (_, _, own) in enumerate(given["cells"]):
+        ends |= {(f"u{i}", p): i + 1 for p, bits in own.items() if bits == [out]}
+    wire = Wire({}, 0, 3, ((1, 2, 1e-6, 0.0), (0, 1, 1e-6, 12.0)), ends, ())
+    cells = nldm.load(used, {k for _, k, _ in given["cells"]})
+    ours = timing.analyse({"t": given}, cells, "tau", {out: (12.0, 0.0)})["t"].delay
+    assert ours > timing.analyse({"t": given}, cells, "tau")["t"].delay + 1
+    assert opensta.longest("t", given, used, {f"n{out}": wire}).delay == pytest.approx(ours, rel=2e-3)
