@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import emit
-from openvrex.scripts.main import app
 from openvrex.scripts.run import policy_run, run_folder
 from openvrex.scripts.run.pass_engine import PassEngine
 from openvrex.scripts.run.windows_command import WindowRun
@@ -19,6 +17,7 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seen, segments
 from openvrex.tb.library.window_stream import WindowStream
+from tb.tests.commands import refuses, tried, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
@@ -32,10 +31,6 @@ SHORT = {
 # Its core: a program memory that cuts a layer into two programs.
 BRANCH = "features=hybrid", "lxe.i_depth=256"
 POLICY = {"history": "hybrid"}  # of a stream, where it is not named after its policy
-
-
-def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", "windows", *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +76,7 @@ def words(name: str, layers: int, **more) -> list:
 )
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
-    got = vrex(*words(name, layers), "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("run", "windows", *words(name, layers), "-o", tmp_path, "--json")
     assert got.stderr == "note: is small\n"
     result = json.loads(got.stdout)
     assert not result["differences"]
@@ -119,10 +113,10 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
 
     # The same once more: nothing runs again. Then two passes are repeated.
     before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
-    again = vrex(*words(name, layers), "-o", tmp_path)
+    again = tried("run", "windows", *words(name, layers), "-o", tmp_path)
     assert "Pruned tokens never entered" in again.stdout
     assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
-    some = vrex(*words(name, layers), "-o", tmp_path, "--from", 1, "--to", 2)
+    some = tried("run", "windows", *words(name, layers), "-o", tmp_path, "--from", 1, "--to", 2)
     assert (
         some.stdout.splitlines()[0]
         == ("1: frame 1, pass 1, layer 0: equal", "1: prompt 0, pass 0, layer 1: equal")[layers - 1]
@@ -232,10 +226,8 @@ def test_events_that_never_happened_are_told():
     ],
 )
 def test_bad_input_is_one_line(given, why, tmp_path):
-    got = vrex(*given, "-o", tmp_path / "out")
-    assert got.exit_code == 2, got.output
+    got = refuses("run", "windows", *given, "-o", tmp_path / "out")
     assert why in got.stderr
-    assert got.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -257,8 +249,7 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     core = [x for size in sizes for x in ("-p", size)]
     own = [x for key, value in params.items() for x in ("-p", f"{name}.{key}={value}")]
     asked = ["--frames", 6, "--tokens", 10, "--gop", 2, "--generate", 1, "--question", "What?"]
-    got = vrex(name, *asked, *core, *own, "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("run", "windows", name, *asked, *core, *own, "-o", tmp_path, "--json")
     result = json.loads(got.stdout)
     assert not result["differences"]
     assert not WindowRun.missing(result)

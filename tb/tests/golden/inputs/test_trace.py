@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import decoder, trace, trace_recorder, video, vision
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_model import Model, frequencies
 from openvrex.golden.policies.policy_run import shape_of
-from openvrex.scripts.main import app
+from tb.tests.commands import refuses, tried, vrex
 from tb.tests.golden.inputs.trace_samples import (
     FIXTURES,
     FakeEncoder,
@@ -492,7 +491,7 @@ def test_commands_refuse_a_trace_that_is_not_finite(command, tmp_path, monkeypat
     path = tmp_path / "nan.safetensors"
     bad.save(path)
     monkeypatch.chdir(tmp_path)
-    run = CliRunner().invoke(app, [*command.split(), str(path)])
+    run = tried(*command.split(), str(path))
     assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.output
     assert f"{path}: k=nan at layer {good.layers[1]}, token 40: must be finite" in run.stderr
     assert [f.name for f in tmp_path.iterdir()] == ["nan.safetensors"]
@@ -611,8 +610,7 @@ def test_command_writes_a_trace_and_its_summary(tmp_path, small, small_models):
     out = tmp_path / "t.safetensors"
     line = ["trace", str(small), "-o", str(out), "--frames", "3", "--tokens", "4", "--layers", "0,1"]
     line += ["--queries", "1", "--json"]
-    result = CliRunner().invoke(app, line)
-    assert result.exit_code == 0, result.output
+    result = vrex(*line)
     summary = json.loads(result.stdout)
     t = Trace.load(out)
     assert (summary["frames"], summary["tokens"], summary["sha256"]) == (3, t.tokens, video.digest(out))
@@ -620,17 +618,15 @@ def test_command_writes_a_trace_and_its_summary(tmp_path, small, small_models):
     expected = "vrex trace small.mp4 -o t.safetensors --frames 3 --tokens 4 --layers 0,1 --queries 1"
     assert t.provenance["command"] == expected
     assert str(tmp_path) not in json.dumps(t.provenance)
-    assert "tokens per frame" in CliRunner().invoke(app, line[:-1]).stdout
+    assert "tokens per frame" in tried(*line[:-1]).stdout
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_command_on_a_bad_video_is_one_line_and_leaves_nothing(tmp_path, small, small_models, case):
     path, why = bad_inputs(tmp_path, small)[case]
     out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["trace", str(path), "-o", str(out / "t.safetensors"), "--layers", "0"])
-    assert result.exit_code == 2
+    result = refuses("trace", str(path), "-o", str(out / "t.safetensors"), "--layers", "0")
     assert re.search(why, result.stderr)
-    assert result.stderr.count("\n") == 1
     assert not out.exists()
 
 
@@ -645,7 +641,6 @@ def test_command_on_a_bad_video_is_one_line_and_leaves_nothing(tmp_path, small, 
     ],
 )
 def test_command_refuses_bad_options(tmp_path, small, small_models, option, why):
-    result = CliRunner().invoke(app, ["trace", str(small), "-o", str(tmp_path / "t.safetensors"), *option])
-    assert result.exit_code == 2
+    result = refuses("trace", str(small), "-o", str(tmp_path / "t.safetensors"), *option)
     assert why in result.stderr
     assert not list(tmp_path.iterdir())

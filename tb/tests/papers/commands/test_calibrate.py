@@ -4,20 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.policies.registry import override
 from openvrex.golden.retrieval.key_matrices import load
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, recall
-from openvrex.scripts.main import app
+from tb.tests.commands import refuses, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models
-
-
-def vrex(*words: str):
-    return CliRunner().invoke(app, ["papers", "calibrate", *words])
 
 
 @pytest.fixture
@@ -36,8 +31,7 @@ def test_matrices_of_a_model_are_made_and_used(two_layers, tmp_path):
     """Of two texts. Pages are chosen otherwise than by rows that know no model; both are better than no page."""
     text, file = tmp_path / "text", tmp_path / "m.npz"
     text.write_text("A line of a text that says little, but not the same. " * 40 + "Another one: 1, 2, 3. " * 60)
-    run = vrex(str(text), str(text), "--tokens", "700", "-o", str(file))
-    assert run.exit_code == 0, run.output
+    run = vrex("papers", "calibrate", str(text), str(text), "--tokens", "700", "-o", str(file))
     assert f"{file}: 2 layers, 3 KV heads, 18 numbers a code" in run.stdout.replace("\n", "")
     assert len(load(file, 2, 3, 18, 64)) == 2
     errors = []
@@ -71,7 +65,6 @@ def test_full_attention_reads_for_all(two_layers):
     ],
 )
 def test_bad_input_is_named(two_layers, tmp_path, words, message):
-    run = vrex(*words, "-o", str(tmp_path / "x.npz"))
-    assert run.exit_code == 2
+    run = refuses("papers", "calibrate", *words, "-o", str(tmp_path / "x.npz"))
     assert message in run.stderr
     assert not list(tmp_path.iterdir())

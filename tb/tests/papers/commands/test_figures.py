@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import TraceError
 from openvrex.papers.commands import measure_command
-from openvrex.scripts.main import app
+from tb.tests.commands import tried
 from tb.tests.papers.commands.figure_samples import trace
 
 
@@ -42,7 +41,7 @@ def test_nothing_offloaded_and_no_values():
 
 @pytest.fixture
 def run():
-    return lambda *args: CliRunner().invoke(app, ["papers", "measure", *map(str, args)])
+    return lambda *args: tried("papers", "measure", *map(str, args))
 
 
 def test_command(run, tmp_path):
