@@ -248,7 +248,7 @@ def differences(request, monkeypatch):
 
 def test_a_difference_ends_the_command(differences, tmp_path):
     words = "--trace", FIXTURE, "--layers", 1, "--frames", 2, "-o", tmp_path
-    got = vrex("run", "resv", *words, "--json")
+    got = tried("run", "resv", *words, "--json")
     result = json.loads(got.stdout)
     passes = result["passes"]
     assert got.exit_code == len(differences)

@@ -12,7 +12,7 @@ from openvrex.scripts.blocks import campaign_results, sign_off
 from openvrex.scripts.blocks.block_status import NONE
 from openvrex.scripts.blocks.sign_off import CHECKLIST, KINDS, MILLION, TARGETS, Records, index, judged, page, reached
 from openvrex.tb.campaigns.plan import STAGES, TESTS, Feature, _names
-from tb.tests.commands import tried, vrex
+from tb.tests.commands import tried
 
 FACTS = {"date": "2026-01-02", "commit": "0123456789ab"}
 EVERY = ("line", "branch", "toggle", "state", "stall")
@@ -157,7 +157,7 @@ def test_the_command_says_what_is_open_and_fails_below_a_target(monkeypatch):
     assert firsts - {"│"} == TARGETS.keys()  # a long cell wraps
     found = {unit: judged(unit, records) for unit in TARGETS}
     assert run.exit_code == int(any(sign_off.below(unit, own) for unit, own in found.items()))
-    told = json.loads(vrex("verify", "--signoff", "--json").stdout)
+    told = json.loads(tried("verify", "--signoff", "--json").stdout)
     for unit, own in found.items():
         assert told[unit]["reached"] == reached(own)
         assert {name: c["figure"] for name, c in told[unit]["criteria"].items()} == {
