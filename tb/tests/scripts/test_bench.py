@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from openvrex.hdl.params import PRESETS, preset
 from openvrex.scripts.engineers import bench_command
 from openvrex.scripts.main import app
-from tb.tests.commands import refuses, vrex
+from tb.tests.commands import vrex
 
 BUDGETS = json.loads(bench_command.BUDGETS.read_text())
 # What maps in seconds; `vrex dev bench` maps the arrays and blocks of every preset, which takes minutes.
@@ -92,12 +92,3 @@ def test_accepting_a_part_keeps_the_rest(budgets):
     kept = json.loads(budgets.read_text())
     assert len(kept) == len(PRESETS) * len(bench_command.MEASURED)
     assert "old.unit.logic_ge" not in kept
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["lxe"], "unit='lxe': must be one of hcu"), (["--preset", "huge"], "'huge'")],
-)
-def test_bad_input(arguments, message):
-    got = refuses("dev", "bench", *arguments)
-    assert message in got.output

@@ -64,35 +64,6 @@ def test_generate_writes_verilog_and_manifest(tmp_path):
     assert "module hcu(" in (tmp_path / "hcu.v").read_text()
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("generate", "hcux"), "unit='hcux': must be one of hcu, wtu"),
-        (("generate", "hcu", "--preset", "big"), "preset='big': must be one of tiny, small, core"),
-        (("generate", "hcu", "-p", "n_hq=1"), "valid names:"),
-        (("generate", "hcu", "-p", "wtu.nw=1"), "parameter='wtu.nw': unknown; valid names: wtu.n_w, wtu."),
-        (("generate", "hcu", "-p", "n_w=3"), "hcu.n_w=3: must divide n_hp = 32"),
-        (("generate", "hcu", "-p", "clusters=2000000"), "clusters=2000000: must be 1 to 1048576"),
-        (("generate", "hcu", "-p", "wtu.n_w=8"), "parameter='wtu.n_w': hcu has none of this name; it has hcu.n_h, "),
-        (
-            ("size", "area", "dre", "-p", "i_depth=8"),
-            "parameter='i_depth': dre has none of this name; it has dre.reading, hcu.n_h, ",
-        ),
-        (("verify", "dre", "--trace", "nowhere.safetensors"), "nowhere.safetensors: cannot be read"),
-        (("verify", "dre", "--ratio", "1.5"), "ratio=1.5: must be 0 to 1"),
-        (("verify", "dre", "--stall", "1"), "stall=1.0: must be at least 0 and below 1"),
-        (("verify", "none"), "unit='none': must be one of"),
-        (("papers", "measure", "README.md"), "README.md"),
-        (("simulate", "dre", "README.md"), "README.md"),
-        (("papers", "demo", "--layers", "0,x"), "layers='0,x': must be numbers"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
-    run = refuses(*args, *(("-o", tmp_path / "out") if args[0] == "generate" else ()))
-    assert message in run.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_holds_one_unit(tmp_path):
     """Of another one nothing is overwritten; the same one may be made anew."""
     for _ in range(2):

@@ -758,34 +758,3 @@ def test_parameters_without_effect_are_refused(module):
             run = refuses(*command, "-p", f"{name}={value}")
             assert f"-p='{name}={value}': has no effect on `vrex {' '.join(command[:2])}`" in run.stderr
     assert "unknown" in tried(*command, "-p", "n_q=3").stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("simulate", "all"), "No such command 'all'"),
-        (("simulate", "pass", "--platform", "phone"), "platform='phone': must be one of edge, kvpu, server, agx, a100"),
-        (("simulate", "pass", "--policy", "none"), "policy='none': must be one of"),
-        (("simulate", "pass", "--stage", "x"), "stage='x': must be one of frame, question, token"),
-        (("simulate", "pass", "--select", "x"), "select='x': must be table2"),
-        (("simulate", "pass", "--select", "nowhere.json"), "nowhere.json"),
-        (("simulate", "pass", "--cache", "0"), "--cache=0: must be at least 1"),
-        (
-            ("simulate", "pass", "--policy", "resv", "--cache", "10000000"),
-            "cache=10000000: needs 305 of 32 GiB of device memory on edge",
-        ),
-        (("simulate", "limits", "--batch", "0"), "--batch=0: must be at least 1"),
-        (("simulate", "limits", "--platform", "agx"), "platform='agx': must be one of edge, server"),
-        (("simulate", "pass", "--policy", "flexgen", "--select", "world"), "select='world': has no effect on flexgen"),
-        (
-            ("simulate", "pass", "--policy", "rekv", "--select", "world"),
-            "select='world': has records of resv, resv-buckets",
-        ),
-        (("simulate", "policies", "a.json", "b.json"), "unexpected extra argument"),
-        (("simulate", "selection"), "Missing argument"),
-        (("papers", "evaluate", "--trace", "x"), "trace='x': must be one of world"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(args, message):
-    run = refuses(*args)
-    assert message in run.stderr

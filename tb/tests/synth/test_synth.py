@@ -614,29 +614,6 @@ def test_untimed_unit_is_printed_with_its_reason(units):
     assert " - " in tried("size", "timing").stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["size", "area", "--effort", "none"], "effort='none': must be one of area, speed"),
-        (["size", "timing", "--target", "500"], "target=500: must be more than 0 ps, and needs effort speed"),
-        (
-            ["size", "area", "abc"],
-            "unit='abc': must be one of hcu, dre, sequencer, loader, storer, feeder, retriever, table_port, "
-            "motion_mask, core",
-        ),
-        (["size", "table3", "--node", "10"], "--node=10: must be one of 7, 14, 16, 28, 45, 130"),
-        (["size", "libraries", "dre", "*.lib"], "pattern='*.lib': names no file"),
-        (["size", "area", "--preset", "huge"], "preset='huge': must be one of tiny, small, core"),
-        (["size", "area", "-p", "n_z=3"], "parameter='n_z': unknown; valid names"),
-        (["size", "area", "--liberty", "absent.lib"], "absent.lib: cannot read the Liberty file"),
-    ],
-)
-def test_command_faults(units, tmp_path, args, message):
-    result = refuses(*args, *(["-o", "out"] if args[0] == "area" else []))
-    assert result.stderr.startswith(f"error: {message}")
-    assert not (tmp_path / "out").exists()
-
-
 def test_fault_keeps_finished_units(units, tmp_path):
     units["dre"] = emit.Emitted("module t(", "t", {})
     result = refuses("size", "area")

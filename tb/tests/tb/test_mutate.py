@@ -15,7 +15,7 @@ from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campai
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
-from tb.tests.commands import refuses, tried
+from tb.tests.commands import tried
 
 N, SEED = 8, 1
 BEATS = rows(TINY, 5, 41)
@@ -163,11 +163,3 @@ def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
     got = tried("dev", "mutate", "cluster_set")
     assert got.exit_code == code
     assert ("not explained" in got.output) == bool(survive)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"), [(["hcux"], "unit='hcux': must be one of cluster_set"), (["hcu", "-n", "0"], "n=0: must be")]
-)
-def test_bad_input(args, message):
-    got = refuses("dev", "mutate", *args)
-    assert message in got.output

@@ -8,7 +8,7 @@ from openvrex.tb.campaigns import stress
 from openvrex.tb.campaigns.stress import UNITS, drawn, play
 from openvrex.tb.checks.clusters_checks import BINS as CLUSTERS
 from tb.tests.by_day import by_day
-from tb.tests.commands import refuses, tried, vrex
+from tb.tests.commands import tried, vrex
 
 
 # Random traffic of every unit is in its own tests; `vrex dev stress` plays much more of it at night.
@@ -76,12 +76,3 @@ def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
     assert run.exit_code == 1
     assert "hcu: beat 7 differs" in run.stderr
     assert len((tmp_path / "hcu.jsonl").read_text().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(("x",), "unit='x': must be one of hcu"), (("hcu", "-n", "0"), "n=0: must be at least 1")],
-)
-def test_bad_input_is_named(words, message):
-    run = refuses("dev", "stress", *words)
-    assert message in run.stderr

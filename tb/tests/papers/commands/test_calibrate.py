@@ -9,7 +9,7 @@ from openvrex.golden.policies.registry import override
 from openvrex.golden.retrieval.key_matrices import load
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, recall
-from tb.tests.commands import refuses, vrex
+from tb.tests.commands import vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models
@@ -52,19 +52,3 @@ def test_full_attention_reads_for_all(two_layers):
     own, full = (recall(Case("keys", tokens=400, reader=r), entry("full"), 2) for r in ("policy", "full"))
     assert np.isfinite(own.text_loss)
     assert replace(own, seconds=0) == replace(full, seconds=0)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--model", "bert"), "model='bert': must be one of smollm2, gemma3"),
-        (("--tokens", "9000"), "tokens=9000: must be at most 8192: smollm2 knows 8192 positions"),
-        (("--tokens", "512"), "tokens=512: must be above 512"),
-        (("--numbers", "65"), "numbers=65: must be at most 64, the numbers of a head"),
-        (("nowhere.txt",), "nowhere.txt"),
-    ],
-)
-def test_bad_input_is_named(two_layers, tmp_path, words, message):
-    run = refuses("papers", "calibrate", *words, "-o", str(tmp_path / "x.npz"))
-    assert message in run.stderr
-    assert not list(tmp_path.iterdir())

@@ -37,7 +37,7 @@ from openvrex.papers.policies.rekv import ReKVParams
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.quantity import Column
 from openvrex.tb.library.runner import ROOT
-from tb.tests.commands import refuses, tried, vrex
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs import video_samples
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.papers.commands.figure_samples import trace as two_kinds
@@ -365,32 +365,6 @@ def test_command_writes_tables_and_plots(tmp_path):
     shown = tried("papers", "figure", *line).stdout
     assert "Paper: a correlation of 0.8" in shown
     assert "V-Rex Fig. 19: with and without clusters" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "Missing argument"),
-        (
-            ("7c",),
-            "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, mosaic-budgets, mosaic-lengths, mosaic-hardware",
-        ),
-        (("7a", "--seeds", "3"), "--seeds: has no effect on 7a: leave it out"),
-        (("20", "--trace", str(FIXTURE)), "--trace: has no effect on 20: leave it out"),
-        (("7a", "mosaic", "--clips", "world"), "--clips: has no effect on 7a, mosaic: leave it out"),
-        (("20", "--seeds", "0"), "seeds=0: must be at least 1"),
-        (("7a", "--trace", "nowhere"), "nowhere: cannot be read"),
-        (("7a", "--trace", str(FIXTURE), "--trace", str(FIXTURE)), "each must have a name of its own"),
-        (("7a", "mosaic", "--trace", str(ROOT / "tb/fixtures/bikes.safetensors")), "must have values for mosaic"),
-        (("7a", "19", "--trace", str(ROOT / "tb/fixtures/bikes.safetensors")), "all tokens of the trace are recent"),
-        (("codecsight", "--clips", "nowhere"), "nowhere: no such file"),
-        (("codecsight", "--frames", "80"), "frames=80: must be more than 80"),
-    ],
-)
-def test_bad_input_is_named(tmp_path, words, message):
-    run = refuses("papers", "figure", *words, "-o", str(tmp_path / "x"))
-    assert message in run.stderr
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from openvrex.golden.policies.registry import override
 from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic
-from tb.tests.commands import refuses, vrex
+from tb.tests.commands import vrex
 
 torch = pytest.importorskip("torch", reason="the extra hf: make hf")
 
@@ -130,21 +130,6 @@ def test_command_takes_a_trace():
         "dev", "speed", "--policy", "streamingllm", "--trace", str(FIXTURE), "--cache", "400", "--repeat", "1"
     )
     assert "streamingllm" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--policy", "resv-buckets"), "has no PyTorch implementation"),
-        (("--policy", "none"), "must be one of"),
-        (("--cache", "10,x"), "must be positive integers"),
-        (("--heads", "9,3"), "must be query heads, KV heads, head size"),
-        (("--repeat", "0"), "must be at least 1"),
-    ],
-)
-def test_bad_arguments_end_in_one_line(arguments, message):
-    result = refuses("dev", "speed", *arguments)
-    assert message in " ".join(result.output.split())
 
 
 def test_recorded_frames_go_round():

@@ -399,32 +399,6 @@ def test_real_models(no_plots, tmp_path):
     assert 0 < results["policies"]["resv"]["answer"]["kept"] < 1
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ((FIXTURE, "--policy", "fool"), "policy='fool': must be one of full, flexgen"),
-        ((FIXTURE, "-p", "resv.resv.th_hd"), "-p='resv.resv.th_hd': must look like policy.name=value"),
-        ((FIXTURE, "-p", "rekv.recent=3"), "rekv is not among the policies to run (full, resv)"),
-        ((FIXTURE, "-p", "resv.resv.th_hd=99"), "th_hd=99: must be 0 to n_hp + 1 = 33"),
-        (("nowhere.safetensors",), "nowhere.safetensors: cannot be read"),
-        (("nowhere.mp4",), "nowhere.mp4: no such file"),
-        (("text", "--frames", "0"), "frames=0: must be at least 1"),
-        (("text", "--tokens", "0"), "tokens=0: must be at least 1"),
-        (("text", "--frames", "9000"), "the decoder knows only 8192 positions"),
-        (("world", "--tokens", "11"), "tokens=11: must be g*g"),
-        (("world", "--fps", "0"), "fps=0.0: must be above 0"),
-        (("world", "--gop", "-1"), "gop=-1: must be at least 0"),
-        (("text", "--gop", "4"), "gop=4: must be 0 for text"),
-        (("text", "--depth", "31"), "depth=31: must be 1 to 30"),
-        (("text", "--depth", "0"), "depth=0: must be 1 to 30"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
-    run = refuses("papers", "stream", *args, "-o", tmp_path / "out")
-    assert message in run.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_of_something_else_is_refused(no_plots, tmp_path):
     (tmp_path / "mine.txt").write_text("x")
     args = ("papers", "stream", FIXTURE, "--policy", "rekv", "-o", tmp_path)

@@ -87,29 +87,6 @@ def test_command_resumes(tmp_path, monkeypatch):
     assert (tmp_path / "recall.svg").read_text().startswith("<?xml")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("poem",), "task='poem': must be one of passkey, keys, lookup, repeat"),
-        (("--tokens", "8192"), "tokens=8192: must be at most"),
-        (("--tokens", "100"), "tokens=100: must be at least 256"),
-        (("--tokens", "32768", "--model", "gemma3"), "tokens=32768: must be at most 32640: gemma3 knows 32768"),
-        (("--model", "bert"), "model='bert': must be one of smollm2, gemma3"),
-        (("--tokens", "long"), "tokens='long': must be numbers"),
-        (("--depth", "2"), "depth=2.0: must be 0 to 1"),
-        (("--seeds", "0"), "seeds=0: must be at least 1"),
-        (("--policy", "best"), "policy='best': must be one of"),
-        (("-p", "resv.resv.th_hd"), "must look like policy.name=value"),
-        (("-p", "mosaic.ratio=1"), "must start with a policy of --policy: full, pages"),
-        (("--policy", "resv", "-p", "resv.resv.th_hd=3,99"), "th_hd=99: must be 0 to n_hp + 1"),
-    ],
-)
-def test_bad_input_is_named(tmp_path, words, message):
-    run = refuses("papers", "recall", *words, "-o", str(tmp_path / "x"))
-    assert message in run.stderr
-    assert not (tmp_path / "x").exists()
-
-
 def recorded() -> tuple[dict, str]:
     return json.loads((ROOT / "docs/results/recall.json").read_text()), (ROOT / "docs/papers/recall.md").read_text()
 

@@ -20,7 +20,7 @@ from openvrex.papers.recall.scene_picture import THUMBNAILS, picture
 from openvrex.papers.recall.scene_run import SceneCase, _Asked, ask, far_frames
 from openvrex.papers.recall.scenes import CLIPS, Scenes
 from openvrex.tb.library.runner import ROOT
-from tb.tests.commands import refuses, tried, vrex
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 SHORT = SceneCase(Scenes(("bikes", "carphone", "bigbuckbunny"), frames=3, tokens=5, seed=3), window=20, layers=2)
@@ -134,29 +134,6 @@ def test_command_resumes(tmp_path, monkeypatch):
     assert (tmp_path / "frames.png").read_bytes() == drawn
     assert "resv th_hd=3" in tried("papers", "scenes", *line).stdout
     assert (tmp_path / "layers.svg").read_text().startswith("<?xml")
-
-
-@models
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("bikes",), "clips='bikes': must be at least two"),
-        (("bikes", "bikes"), "clips='bikes,bikes': must be different clips"),
-        (("nowhere", "bikes"), "nowhere: no such file; give a path or one of the clips"),
-        (("--frames", "12"), "frames=12: must be at least 14"),
-        (("--frames", "32"), "frames=32: must be at most 31 of carphone at fps=8"),
-        (("--frames", "300"), "frames=300: give 12010 tokens, of which the decoder holds 8128"),
-        (("--seeds", "0"), "seeds=0: must be at least 1"),
-        (("--tokens", "3"), "tokens=3: must be g*g"),
-        (("--fps", "0"), "fps=0.0: must be above 0"),
-        (("--policy", "best"), "policy='best': must be one of"),
-        (("-p", "resv.resv.th_hd=99"), "th_hd=99: must be 0 to n_hp + 1"),
-    ],
-)
-def test_bad_input_is_named(tmp_path, words, message):
-    run = refuses("papers", "scenes", *words, "-o", str(tmp_path / "x"))
-    assert message in run.stderr
-    assert not (tmp_path / "x").exists()
 
 
 @models
