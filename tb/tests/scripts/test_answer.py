@@ -17,7 +17,7 @@ from openvrex.scripts.run import answer_command, run_options
 from openvrex.tb.library import small_encoder, small_models, stage_log
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, Watched, answer, likeliest
-from tb.tests.commands import refuses, tried, vrex
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs.checkpoints import folder
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -190,18 +190,6 @@ def test_frames_are_encoded_on_the_core(small, tmp_path):
     assert {*(f"vision {name}" for name in seen), "norm1", "output", "hash", "head"} <= set(result["stages"])
     own = sum(one["cycles"] for one in result["passes"] if one["part"] == 1)
     assert result["per_second"]["frames"] == CLOCK / own
-
-
-def test_an_encoder_that_does_not_exist():
-    got = refuses("answer", "--encoder", "gpu")
-    assert "encoder='gpu': must be one of core, numpy" in got.stderr
-
-
-def test_a_policy_that_no_whole_decoder_runs():
-    got = refuses("answer", "--policy", "mosaic")
-    assert "policy='mosaic': must be resv or pages" in got.stderr
-    got = refuses("answer", "-p", "lxe.codes=0")
-    assert "lxe.codes=0: must be the numbers of a code for pages" in got.stderr
 
 
 def test_the_likeliest_token_has_its_probability():

@@ -87,21 +87,6 @@ def test_events_that_never_happened_are_told():
     assert not MosaicRun.missing({"policy": "mosaic", "events": dict.fromkeys(EVENTS, 1)})
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["-p", "mosaic.arithmetic=float"], "arithmetic='float': must be hardware: the core decides"),
-        (["-p", "mosaic.prefetch=input"], "prefetch='input': must be one of none, query"),
-        (["-p", "mosaic.tau=1"], "parameter='tau': unknown; valid: ratio, breadth"),
-        (["--ahead"], "No such option: --ahead"),
-    ],
-)
-def test_bad_input_is_one_line(words, why, tmp_path):
-    got = refuses("run", "mosaic", *words, "-o", tmp_path / "out")
-    assert why in got.stderr
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 def test_a_block_longer_than_a_pass_is_told(small, tmp_path):
     got = refuses("run", "mosaic", "--preset", "tiny", *given(small_models.SIZES), "--at-once", 3, "-o", tmp_path)

@@ -109,23 +109,6 @@ def inputs(**changes) -> Trace:
     return replace(t, **changes)
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--trace", "none.safetensors"], "none.safetensors: cannot be read .*record one with 'vrex trace'"),
-        (["--trace", FIXTURE], "world.safetensors: holds nothing that goes into the first layer: record it with"),
-        (["--trace", FIXTURE, "--to", "1"], "--from=None: must be given with --to and --waves"),
-        (["--trace", FIXTURE, "--layers", "0"], "--layers=0: must be at least 1"),
-        (["--trace", FIXTURE, "--layers", "31"], "layers=31: must be 1 to 30"),
-        (["--trace", FIXTURE, "--preset", "large"], "preset='large': must be one of"),
-    ],
-)
-def test_bad_input_is_one_line(words, why, tmp_path):
-    got = refuses("run", "resv", *words, "-o", tmp_path / "out")
-    assert re.search(why, got.stderr)
-    assert not (tmp_path / "out").exists()
-
-
 @models
 @pytest.mark.parametrize(
     ("change", "layers_", "frames", "sizes", "why"),

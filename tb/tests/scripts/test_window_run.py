@@ -17,7 +17,7 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seen, segments
 from openvrex.tb.library.window_stream import WindowStream
-from tb.tests.commands import refuses, tried, vrex
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
@@ -203,32 +203,6 @@ def test_events_that_never_happened_are_told():
     hybrid = {"policy": "hybrid", "params": {"ssm": "disabled"}, "events": events}
     assert not WindowRun.missing(hybrid)
     assert "hybrid: nothing was carried in" in WindowRun.missing(hybrid | {"params": {"ssm": "random"}})[0]
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ([], "Missing argument 'policy'"),
-        (["rekv"], "policy='rekv': must be one of full, streamingllm, codecsight, hybrid: resv and mosaic are"),
-        (["full", "--ahead"], "No such option: --ahead"),
-        (
-            ["hybrid", "-p", "hybrid.ssm=random"],
-            "ssm='random': must be disabled on a core without the functions of a scan: add -p features=hybrid or --pr",
-        ),
-        (["codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
-        (["codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
-        (["full", "--tokens", 3], "tokens=3: must be"),
-        (["full", "--encoder", "gpu"], "encoder='gpu': must be one of core, numpy"),
-        (["codecsight", "--encoder", "core", "--tokens", 16], "tokens=16: must be 64 or 65 to encode frames in part"),
-        (["full", "--layers", 31], "depth=31: must be 1 to 30"),
-        (["full", "--video", "nowhere.mp4"], "nowhere.mp4"),
-        (["full", "--to", 4], "--from=None: must be given with --to and --waves"),
-    ],
-)
-def test_bad_input_is_one_line(given, why, tmp_path):
-    got = refuses("run", "windows", *given, "-o", tmp_path / "out")
-    assert why in got.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @models

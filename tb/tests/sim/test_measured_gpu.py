@@ -176,24 +176,6 @@ def test_a_bad_platform_file_is_one_line(tmp_path, text, said):
     assert said in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--platform h100 --policy oaken", "policy='oaken': was not measured on H100"),
-        ("--platform h100 -p clusters=3", "has no preset and no parameters but -p home_bits=4"),
-        ("--platform h100 --policy mosaic", "must be a V-Rex for mosaic"),
-        ("--platform h100 --policy pages --select world", "has no effect on pages"),
-        ("--platform h100 --model smollm2-135m --policy resident", "was not measured on H100"),
-        ("--platform h100 --cache 1048576 --policy resident", "of 80 GiB of device memory on h100"),
-        ("--platform none.json", "none.json: No such file"),
-    ],
-)
-def test_what_a_pass_refuses(words, said):
-    done = tried("simulate", "pass", *words.split())
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
-
-
 def test_a_pass_on_a_file_of_another_decoder(tmp_path):
     """Sizes are those of the file, and the command says so."""
     path = tmp_path / "small.json"

@@ -30,7 +30,7 @@ from openvrex.tb.campaigns.code_coverage import (
 from openvrex.tb.campaigns.constant_bits import constant, impossible_changes
 from openvrex.tb.campaigns.subjects import SUBJECTS, Subject
 from openvrex.tb.library.runner import BenchError
-from tb.tests.commands import refuses, tried
+from tb.tests.commands import tried
 
 
 def data(path, *points: tuple[str, int, str, str, int]):
@@ -313,8 +313,3 @@ def test_reasons_are_of_units_that_are_judged():
     listed = tomllib.loads(command.EXCLUDED.read_text())
     assert listed.keys() <= SUBJECTS.keys()
     assert all(why.endswith(".") for own in listed.values() for why in own.values())
-
-
-def test_bad_input_is_named():
-    run = refuses("dev", "coverage", "x")
-    assert "unit='x': must be one of cluster_set" in run.stderr
