@@ -14,12 +14,12 @@ from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_recorder import source
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
-from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.pass_stream import Pass, arrays, places
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, layer_shape, places
 
 
 class DecoderLayers:
@@ -60,18 +60,8 @@ class DecoderLayers:
         check(layers <= k.n_ctx, "n_ctx", k.n_ctx, f"must be at least {layers}, a context of each layer")
         self.decoder = Decoder(layers, trace.tokens)
         held, packing = self.decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=trace.hidden.shape[1],
-            heads=trace.heads,
-            kv_heads=trace.kv_heads,
-            head_size=trace.head_size,
-            ffn=self.decoder.layers[0]["ffn_down"].shape[0],
-            tokens=self.tokens,
-            recent=k.recent,
-            entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most entries that a frame may fetch
-            epsilon=float(self.decoder.epsilon),
-            packing=packing,
-        )
+        most = self.sinks + max(1, frames * self.tokens - k.recent)  # entries that a frame may fetch
+        shape = layer_shape(self.decoder, packing, self.tokens, k.recent, most)
         f = f or p.dre.function()
         retrieval = RetrievalShape.of(p.dre.sizes(), f.centre, sinks=self.sinks)
         next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
@@ -144,7 +134,4 @@ class DecoderLayers:
         d.k, d.v, d.length = np.zeros_like(d.k, np.float64), np.zeros_like(d.v, np.float64), 0
         full = d(self.hidden[: self.spans[-1][1]].astype(np.float64))
         wanted = [full[start:stop] for start, stop in self.spans]
-        return [
-            float(np.linalg.norm(got - want) / np.linalg.norm(want))
-            for got, want in zip(self.outputs, wanted, strict=True)
-        ]
+        return [distance(got, want) for got, want in zip(self.outputs, wanted, strict=True)]

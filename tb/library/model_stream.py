@@ -13,7 +13,7 @@ from openvrex.golden.program.share_plan import JOINT, OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.page_watch import PageWatch
-from openvrex.tb.library.pass_stream import Pass, Place, places
+from openvrex.tb.library.pass_stream import Pass, Place, distance, places
 from openvrex.tb.library.video_question import likeliest
 
 
@@ -113,7 +113,7 @@ class ModelStream:
             wanted += [x] * isinstance(part, Picture)
             wanted += [y[i : i + most] for i in range(0, len(y), most)]
         numbers = zip(self.outputs[stream].items(), wanted, strict=False)  # generated tokens follow
-        return {n: float(np.linalg.norm(got - want) / np.linalg.norm(want)) for (n, got), want in numbers}
+        return {n: distance(got, want) for (n, got), want in numbers}
 
     def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""

@@ -20,12 +20,11 @@ from openvrex.golden.policies.policy_run import Run, decoder_shape
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.program.core_model import Core
-from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library.handed_over import handed_over
-from openvrex.tb.library.pass_stream import Pass, arrays, idle_core, idle_ports, places
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, idle_core, idle_ports, layer_shape, places
 from openvrex.tb.library.window_stream import Reference, blocks
 
 EVENTS = (  # that a stream must have, to show what the policy is there for
@@ -209,18 +208,8 @@ class MosaicStream:
         clusters, visual = (-(-x // n) * n for x in (room.clusters, room.visual))
         total = sum(len(s.x) for s in segments)
         held, packing = decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=decoder.embeddings.shape[1],
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            head_size=decoder.head_size,
-            ffn=decoder.layers[0]["ffn_down"].shape[0],
-            tokens=max(len(s.x) for s in segments),
-            recent=-(-(room.slots + clusters) // (2 * n)) * 2 * n,
-            entries=0,
-            epsilon=float(decoder.epsilon),
-            packing=packing,
-        )
+        recent = -(-(room.slots + clusters) // (2 * n)) * 2 * n
+        shape = layer_shape(decoder, packing, max(len(s.x) for s in segments), recent)
         shape_of, fmt = decoder_shape(decoder), p.lxe_format()
         policy = Mosaic(entry.params, shape_of)
         self.plan = MosaicPlan(shape, fmt, clusters, visual, total, room.members, policy.semantic_limit)
@@ -282,10 +271,8 @@ class MosaicStream:
 
     def errors(self, reference: Reference) -> list[float]:
         """Distance of each block's hidden states from those of the policy in FP32, relative to their length."""
-        return [
-            float(np.linalg.norm(got - want) / np.linalg.norm(want))
-            for got, want in zip(self.outputs.hidden, reference.outputs, strict=True)
-        ]
+        whole = zip(self.outputs.hidden, reference.outputs, strict=True)
+        return [distance(got, want) for got, want in whole]
 
     def chosen_otherwise(self, reference: Reference) -> int:
         """Blocks whose last layer attends to other tokens than the policy in FP32, whose keys and queries differ."""

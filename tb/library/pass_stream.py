@@ -14,8 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Packing
+from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.hdl.params import CoreParams
 
@@ -53,6 +56,27 @@ def idle_ports(p: CoreParams) -> dict[str, int]:
     f = p.dre.function()
     none = dict.fromkeys(("device_base", "home_base", "table_base", "contexts"), 0)
     return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "blocks": 1, **none}
+
+
+def layer_shape(decoder: Decoder, packing: Packing | None, tokens: int, recent: int, entries: int = 0) -> LayerShape:
+    """That of a decoder's layers, on passes of up to `tokens` tokens."""
+    return LayerShape(
+        width=decoder.embeddings.shape[1],
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_size=decoder.head_size,
+        ffn=decoder.layers[0]["ffn_down"].shape[0],
+        tokens=tokens,
+        recent=recent,
+        entries=entries,
+        epsilon=float(decoder.epsilon),
+        packing=packing,
+    )
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """How far hidden states are from those in FP32, relative to their length."""
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 def arrays(plan: Any) -> list[Any]:

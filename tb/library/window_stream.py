@@ -17,14 +17,13 @@ from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.policies.window_decisions import branch_of, decide
 from openvrex.golden.program.core_model import Core
-from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory
 from openvrex.golden.program.window_host import WindowHost, WindowStep
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library.frame_vision import FrameVision, vision_pass
-from openvrex.tb.library.pass_stream import Pass, arrays, idle_core, idle_ports, places
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, idle_core, idle_ports, layer_shape, places
 from openvrex.tb.library.video_question import likeliest
 
 TOKENS = 16  # of the largest pass
@@ -91,7 +90,7 @@ class Reference(DecoderRun):
         for k, own in enumerate(self.outputs):
             most = np.maximum(most, self.moved.get(k, 0))
             if plain is not None and len(own):
-                apart = max(apart, float(np.linalg.norm(own - plain.outputs[k]) / np.linalg.norm(own)))
+                apart = max(apart, distance(plain.outputs[k], own))
             out.append(layers * (ROUNDINGS + bool(plain)) * ROUNDING + BRANCH * max(float(most.sum()), apart))
         return out
 
@@ -144,18 +143,8 @@ class WindowStream:
         check(slots in (0, max(slots, self.need)), "slots", slots, f"must be at least {self.need}, or 0: as many")
         slots = -(-max(slots, self.need, tokens) // pair) * pair
         held, packing = decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=decoder.embeddings.shape[1],
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            head_size=decoder.head_size,
-            ffn=decoder.layers[0]["ffn_down"].shape[0],
-            tokens=min(tokens, max(len(d.rows) for d in self.decisions)),
-            recent=slots,
-            entries=0,
-            epsilon=float(decoder.epsilon),
-            packing=packing,
-        )
+        most = min(tokens, max(len(d.rows) for d in self.decisions))
+        shape = layer_shape(decoder, packing, most, recent=slots)
         history = branch_of(entry)
         self.plan = WindowPlan(shape, p.lxe_format(), places, history=history)
         out, layers = shape.heads * shape.head_size, range(len(decoder.layers))
@@ -265,5 +254,5 @@ class WindowStream:
         out: list[float | None] = []
         for d, got, known in zip(self.decisions, self.outputs, reference.outputs, strict=True):
             want = known if len(known) < d.stop - d.start else known[d.admitted - d.start]
-            out.append(float(np.linalg.norm(got - want) / np.linalg.norm(want)) if len(want) else None)
+            out.append(distance(got, want) if len(want) else None)
         return out
