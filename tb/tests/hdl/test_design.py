@@ -77,8 +77,7 @@ def test_what_is_wrong_in_a_file_is_named(content, why, tmp_path):
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ParamError, match=re.escape(why)):
         load(str(file))
-    run = tried("generate", "hcu", "--design", file, "-o", tmp_path / "out")
-    assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+    run = refuses("generate", "hcu", "--design", file, "-o", tmp_path / "out")
     assert run.stderr.startswith(f"error: {file}: ")
     assert not (tmp_path / "out").exists()
 
@@ -90,8 +89,7 @@ def test_a_design_comes_alone_and_a_design_file_is_toml(tmp_path):
         (("presets", "-p", "n_w=8"), "-p=['n_w=8']: changes a design file: give --save"),
         (("presets", "--save", tmp_path / "a.toml", "--preset", "big"), "preset='big'"),
     ):
-        run = tried(*words)
-        assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+        run = refuses(*words)
         assert why in run.stderr
     assert not list(tmp_path.iterdir())
 
@@ -258,8 +256,7 @@ def test_files_that_a_user_edited_or_that_are_another_s_are_kept(tmp_path):
         (("trace", "world", "-o", source), "holds no trace"),
         (("papers", "prune", "world", "--vectors", source), "holds no motion vectors"),
     ):
-        run = tried(*words)
-        assert (run.exit_code, run.stderr.count("\n")) == (2, 1), run.stderr
+        run = refuses(*words)
         assert what in run.stderr
     assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
     vrex("presets", "--save", design, "--force")

@@ -57,7 +57,7 @@ from openvrex.tb.library.lxe_programs import Ran, Script, image
 from openvrex.tb.library.runner import BUILD, ROOT, Run, verilator_env
 from openvrex.tb.library.streams import pack
 from openvrex.tb.library.transfer_traffic import params as dre_ip_params
-from tb.tests.commands import tried, vrex
+from tb.tests.commands import refuses, tried, vrex
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory
@@ -422,8 +422,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
-    got = tried("ip", *args, "-o", tmp_path / "out")
-    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    got = refuses("ip", *args, "-o", tmp_path / "out")
     assert message in got.stderr
     assert not (tmp_path / "out").exists()
 
@@ -432,8 +431,7 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
 def test_a_folder_that_is_a_file(tmp_path, below):
     file = tmp_path / "file"
     file.write_text("mine")
-    got = tried("ip", "dre_ip", "--preset", "tiny", "-o", file / below)
-    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    got = refuses("ip", "dre_ip", "--preset", "tiny", "-o", file / below)
     assert f"-o={file / below}: must be a folder, and {file} is a file" in got.stderr
     assert file.read_text() == "mine"
 
