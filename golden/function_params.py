@@ -102,15 +102,21 @@ def check_ints(params: "DataclassInstance") -> None:
             check(isinstance(value, int) and not isinstance(value, bool), f.name, value, "must be an integer")
 
 
-def check_parameters(params: "DataclassInstance") -> None:
-    """Raise `ParamError` for the first field whose value is not an integer as annotated or not within its limits."""
-    check_ints(params)
-    for name, about in described(params).items():
-        about.check(name, getattr(params, name))
+@dataclass(frozen=True)
+class Parameters:
+    """Base of classes of parameters.
+
+    Raises `ParamError` for the first field whose value is not an integer as annotated or not within its limits.
+    """
+
+    def __post_init__(self) -> None:
+        check_ints(self)
+        for name, about in described(self).items():
+            about.check(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
-class ScoreFormat:
+class ScoreFormat(Parameters):
     """Format of score codes: unsigned floats of `exp_bits + man_bits` bits that compare as plain integers.
 
     A code has an exponent e above a mantissa m. Its value is m if e = 0, and (2^man_bits + m) << (e - 1) otherwise.
@@ -122,7 +128,7 @@ class ScoreFormat:
     man_bits: int = parameter(7, "bits of the mantissa", low=1, high=16)
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         check(self.bits <= 16, "exp_bits + man_bits", self.bits, "a score code has at most 16 bits")
 
     @property
@@ -147,14 +153,14 @@ class ScoreFormat:
 
 
 @dataclass(frozen=True)
-class DotFormat:
+class DotFormat(Parameters):
     """Format of the DPE's dot product (`golden.arithmetic.dot`): `n` products per chunk, aligned to `window` bits."""
 
     n: int = parameter(64, "products of a chunk: n_w of the hardware")
     window: int = parameter(24, "bits of an aligned product; a product is 16 bits wide", low=16, high=32)
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
 
     @property
@@ -180,7 +186,7 @@ RAW_BITS = 30  # bits of the magnitude of a raw score code (`golden.retrieval.sc
 
 
 @dataclass(frozen=True)
-class ReSVParams:
+class ReSVParams(Parameters):
     """Function parameters of the retrieval policy ReSV (V-Rex section IV).
 
     `docs/decisions.md` explains the defaults. `READINGS` holds other readings of the paper.
@@ -219,7 +225,7 @@ class ReSVParams:
     sinks: int = parameter(4, "first tokens of a stream: always attended, never clustered", low=0)
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         check(self.th_hd <= self.n_hp + 1, "th_hd", self.th_hd, f"must be 0 to n_hp + 1 = {self.n_hp + 1}")
 
     def th_hd_of(self, n_hp: int) -> int:

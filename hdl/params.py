@@ -16,11 +16,11 @@ from openvrex.golden.function_params import (
     DotFormat,
     ParamError,
     Parameter,
+    Parameters,
     ReSVParams,
     ScoreFormat,
     bits_for,
     check,
-    check_parameters,
     described,
     parameter,
 )
@@ -79,7 +79,7 @@ def reset_cycles(p: object) -> int:
 
 
 @dataclass(frozen=True)
-class HcuParams:
+class HcuParams(Parameters):
     """Parameters of the HCU: n_h accumulators of n_w XOR bits compare n_h clusters with a token, n_w bits a cycle."""
 
     n_h: int = parameter(1, "N_HCU-h: clusters compared at a time", low=1, high=WIDTH)
@@ -95,7 +95,7 @@ class HcuParams:
     protect: str = parameter("none", "check bits of the memories: parity, or Hsiao's code", **PROTECT)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(self.n_hp % self.n_w == 0, "n_w", self.n_w, f"must divide n_hp = {self.n_hp}")
         check(self.tile % self.n_h == 0, "n_h", self.n_h, f"must divide tile = {self.tile}")
         few = f"must be at most tile = {self.tile}: clusters that a batch opens lie behind its last tile"
@@ -129,7 +129,7 @@ class HcuParams:
 
 
 @dataclass(frozen=True)
-class WtuParams:
+class WtuParams(Parameters):
     """Parameters of a WTU core: n_w lanes over rows of any length. N_WTU-h cores are n_h of these."""
 
     n_h: int = parameter(1, "N_WTU-h: WTU cores, which take rows in turn", low=1, high=WIDTH)
@@ -148,7 +148,7 @@ class WtuParams:
     protect: str = parameter("none", "check bits of the memories", **PROTECT)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         for name in ("clusters", "counts"):
             size = getattr(self, name)
             check(size % self.n_w == 0, "n_w", self.n_w, f"must divide {name} = {size}")
@@ -230,7 +230,7 @@ class WtuParams:
 
 
 @dataclass(frozen=True)
-class KvmuParams:
+class KvmuParams(Parameters):
     """Parameters of the KVMU: home addresses contiguous by cluster, and a ring of recent entries in device memory."""
 
     n_ctx: int = parameter(CONTEXTS, "contexts, whose maps are in memory", low=1, high=CONTEXTS)
@@ -259,7 +259,7 @@ class KvmuParams:
     shared: bool = parameter(False, "contexts of users who do not trust each other", optional=True)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         self.map_sizes()
         check(self.kept & (self.kept - 1) == 0 and self.kept != 1, "kept", self.kept, "must be 0 or a power of two")
         few = f"must be at least count_lanes = {self.count_lanes}: a read is whole words"
@@ -312,7 +312,7 @@ class KvmuParams:
 
 
 @dataclass(frozen=True)
-class TableParams:
+class TableParams(Parameters):
     """Parameters of the table port: how the tables of contexts lie in memory, and how the DRE reads them."""
 
     bus_bytes: int = parameter(64, "bytes of a beat of the table port", low=1, high=128, power_of_two=True)
@@ -320,13 +320,13 @@ class TableParams:
     protect: str = parameter("none", "check bits of every item of the tables in memory", **PROTECT)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         beats = self.burst_bytes // self.bus_bytes
         check(1 <= beats <= 256, "burst_bytes", self.burst_bytes, f"must be 1 to 256 beats of {self.bus_bytes} bytes")
 
 
 @dataclass(frozen=True)
-class DreParams:
+class DreParams(Parameters):
     """Parameters of a DRE = HCU + WTU + KVMU. Sizes of `SHARED` are equal in all units (`joined`)."""
 
     hcu: HcuParams = field(default_factory=HcuParams)
@@ -339,9 +339,6 @@ class DreParams:
         choices=OF_HARDWARE,
         optional=True,
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
     def joined(self) -> "DreParams":
         """These parameters; `ParamError` if the units do not fit together."""
@@ -395,7 +392,7 @@ class DreParams:
 
 
 @dataclass(frozen=True)
-class DpeParams:
+class DpeParams(Parameters):
     """Parameters of the DPE: n_h MAC trees of n_w BF16 inputs, memories for their weights and the shared
     activations.
     """
@@ -410,9 +407,6 @@ class DpeParams:
     protect: str = parameter(
         "none", "check bits of the memories, for 8 bits of weights, a word of activations", **PROTECT
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
     @property
     def dot(self) -> DotFormat:
@@ -431,7 +425,7 @@ class DpeParams:
 
 
 @dataclass(frozen=True)
-class VpeParams:
+class VpeParams(Parameters):
     """Parameters of the VPE: n_h vector units of n_w lanes, which execute the same instruction on rows of their own."""
 
     n_h: int = parameter(1, "N_VPE-h: vector units", low=1, high=WIDTH, in_core=1)
@@ -444,7 +438,7 @@ class VpeParams:
     )
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         self.format  # noqa: B018 - checks the rest
 
     @property
@@ -459,7 +453,7 @@ class VpeParams:
 
 
 @dataclass(frozen=True)
-class LxeParams:
+class LxeParams(Parameters):
     """Parameters that the LXE adds to DPE and VPE: program memory, queues and the bus."""
 
     i_depth: int = parameter(512, "instructions of 32 bytes: 16 KB", low=2, high=SIZE, power_of_two=True)
@@ -479,13 +473,13 @@ class LxeParams:
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         beats = self.burst_bytes // self.bus_bytes
         check(1 <= beats <= 256, "burst_bytes", self.burst_bytes, f"must be 1 to 256 beats of {self.bus_bytes} bytes")
 
 
 @dataclass(frozen=True)
-class CoreParams:
+class CoreParams(Parameters):
     """Parameters of a core: its retrieval engine, its two execution engines and the LXE around them."""
 
     dre: DreParams = field(default_factory=DreParams)
@@ -495,9 +489,6 @@ class CoreParams:
     regions: int = parameter(
         4, "regions of memory outside which a core reads and writes nothing; 0: no such check", high=64
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
     @property
     def policy(self) -> str:
@@ -568,7 +559,7 @@ class CoreParams:
 
 
 @dataclass(frozen=True)
-class MaskParams:
+class MaskParams(Parameters):
     """Parameters of the motion mask, a unit in front of the vision encoder."""
 
     grid: int = parameter(16, "patches on a side of a frame", low=1, high=64)
@@ -579,7 +570,7 @@ class MaskParams:
     residuals: bool = parameter(False, "blocks have residuals, which count as motion (Equation 3)", optional=True)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(self.grid % self.group == 0, "group", self.group, f"must divide grid = {self.grid}")
 
     @property
@@ -589,7 +580,7 @@ class MaskParams:
 
 
 @dataclass(frozen=True)
-class SystemParams:
+class SystemParams(Parameters):
     """Parameters of a system of `cores` equal cores, and of the units beside it."""
 
     core: CoreParams = field(default_factory=CoreParams)
@@ -599,9 +590,6 @@ class SystemParams:
     )
     ports: int = parameter(1, "memory ports; bursts go to them in turn by address", high=8, power_of_two=True)
     mask: MaskParams = field(default_factory=MaskParams)
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 def preset(name: str) -> SystemParams:

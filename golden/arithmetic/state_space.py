@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 
 
 @dataclass(frozen=True)
-class StateSpaceParams:
+class StateSpaceParams(Parameters):
     """Sizes of the history branch. The defaults are those of Mamba 1.0."""
 
     expand: int = parameter(2, "inner channels for each hidden dimension", low=1)
@@ -25,9 +25,6 @@ class StateSpaceParams:
     weights: str = parameter(
         "fp32", "projections and taps: as drawn, or rounded to bf16, as a core keeps them", choices=("fp32", "bf16")
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 def products(params: StateSpaceParams, width: int, out: int) -> dict[str, tuple[int, int]]:

@@ -30,7 +30,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic import elementwise
 from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16, to_fp32
-from openvrex.golden.function_params import FEATURES, ScoreFormat, check, check_parameters, parameter
+from openvrex.golden.function_params import FEATURES, Parameters, ScoreFormat, check, parameter
 
 ONE, MINUS_ZERO = 0x3F80, 0x8000  # BF16
 SCALARS = 16  # scalar registers
@@ -38,7 +38,7 @@ FOREVER = 15  # a span of 2^15 words: larger than any bank, so an operand's addr
 
 
 @dataclass(frozen=True)
-class VectorFormat:
+class VectorFormat(Parameters):
     """Function parameters of the VPE: lanes, words of a bank, the format of score codes, and optional functions."""
 
     n: int = parameter(64, "lanes of a word")
@@ -47,7 +47,7 @@ class VectorFormat:
     features: str = parameter("", "optional functions: hybrid has EXPM1 and SOFTPLUS", features=FEATURES)
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         for name, value in (("n_w", self.n), ("depth", self.depth)):
             check(1 <= value <= 4096 and value & (value - 1) == 0, name, value, "must be a power of two, at most 4,096")
         check(self.n * self.depth <= 1 << 22, "n_w * depth", self.n * self.depth, "must be at most 2^22")

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from openvrex.golden.atomic_files import replacing
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 
 BLOCK = np.dtype(
     [
@@ -96,7 +96,7 @@ def load_motion(path: Path) -> list[Recorded]:
 
 
 @dataclass(frozen=True)
-class PruneParams:
+class PruneParams(Parameters):
     """Parameters of `Pruner` (CodecSight section 3.3). A visual token stands for group x group patches."""
 
     grid: int = parameter(16, "patches per side of a frame", low=1)
@@ -112,7 +112,7 @@ class PruneParams:
     accumulate: bool = parameter(True, "a dynamic patch stays dynamic until the next I-frame")
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         ok = self.group >= 1 and self.grid % self.group == 0
         check(ok, "group", self.group, f"must divide grid = {self.grid}")
         check(np.isfinite(self.tau), "tau", self.tau, "must be finite")

@@ -146,11 +146,6 @@ class Trace:
         """Number of the first token whose queries are recorded."""
         return self.tokens - self.q.shape[1]
 
-    @property
-    def segment_of(self) -> np.ndarray:
-        """Segment of each token, int32 [tokens]."""
-        return np.repeat(np.arange(len(self.stages), dtype=np.int32), np.diff(self.offsets))
-
     def spans(self, stage: str | None = None, queries: bool = False) -> list[tuple[int, int]]:
         """Token ranges (start, stop) of the segments, in order.
 
@@ -172,14 +167,6 @@ class Trace:
             recorded = f"queries are recorded from {self.first_query} to {self.tokens}"
             raise TraceError(f"tokens {start} to {stop}: {recorded}; ask for these or record more queries")
         return self.q[i, start - self.first_query : stop - self.first_query]
-
-    def require(self, heads: int | None = None, kv_heads: int | None = None, head_size: int | None = None) -> None:
-        """Raise `TraceError` unless the trace has these numbers of heads and this head size; None allows any."""
-        for name, want in (("heads", heads), ("kv_heads", kv_heads), ("head_size", head_size)):
-            have = getattr(self, name)
-            if want is not None and want != have:
-                model = self.provenance.get("decoder", {}).get("model", "an unnamed model")
-                raise TraceError(f"{name}={have} in the trace (of {model}), {want} needed: use a trace of that shape")
 
     def save(self, path: str | Path) -> None:
         """Write the trace file, whole or not at all. Raises `OSError` that names the file."""

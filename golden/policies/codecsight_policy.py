@@ -9,7 +9,7 @@ from math import isqrt
 
 import numpy as np
 
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.inputs.codec import Coded, PruneParams, Pruner
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
@@ -17,7 +17,7 @@ from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
 
 
 @dataclass(frozen=True)
-class CodecSightParams:
+class CodecSightParams(Parameters):
     """Parameters of CodecSight. The window is that of the paper's evaluation: 40 s, 2 frames a second, stride 20 %."""
 
     window: int = parameter(80, "frames of a window", low=1)
@@ -26,7 +26,7 @@ class CodecSightParams:
     prune: PruneParams = field(default_factory=PruneParams)  # the grid follows from the tokens of a frame
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(1 <= self.stride <= self.window, "stride", self.stride, f"must be 1 to window = {self.window}")
 
     def pruning(self, tokens: int) -> PruneParams:

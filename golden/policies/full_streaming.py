@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check_parameters, parameter
+from openvrex.golden.function_params import Parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
@@ -34,14 +34,11 @@ class Full(Policy):
 
 
 @dataclass(frozen=True)
-class StreamingParams:
+class StreamingParams(Parameters):
     """Parameters of StreamingLLM."""
 
     sinks: int = parameter(4, "first tokens of the stream, kept for good", low=0)
     recent: int = parameter(256, "last tokens before a block, kept", low=0)
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 class Streaming(Policy):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openvrex.golden.arithmetic.state_space import HistoryBranch, State, StateSpaceParams
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.policies.block_allocator import HOLE, BlockPool, blocks_to_free, prefill, rewrite
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected
@@ -23,7 +23,7 @@ BRANCHES = ("random", "disabled")
 
 
 @dataclass(frozen=True)
-class HybridParams:
+class HybridParams(Parameters):
     """Parameters of hybrid memory."""
 
     block_tokens: int = parameter(16, "tokens of a KV block", low=1)
@@ -39,9 +39,6 @@ class HybridParams:
     )
     state: StateSpaceParams = StateSpaceParams()
     pool_blocks: int = parameter(1 << 16, "blocks of the pool; a request for more is out of memory", low=1)
-
-    def __post_init__(self):
-        check_parameters(self)
 
     @property
     def sink_tokens(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check_parameters, parameter
+from openvrex.golden.function_params import Parameters, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.ledger import PolicyError
 from openvrex.golden.policies.light_attention import Selected
@@ -21,7 +21,7 @@ ARITHMETIC = ("float", "hardware", "sums")
 
 
 @dataclass(frozen=True)
-class MosaicParams:
+class MosaicParams(Parameters):
     """Parameters of Mosaic. The paper states only 64 retrieved frames; the others are chosen on the committed trace."""
 
     ratio: float = parameter(
@@ -61,9 +61,6 @@ class MosaicParams:
         "means of FP32 sums",
         choices=ARITHMETIC,
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
     @property
     def alone(self) -> bool:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check, check_parameters, parameter, required
+from openvrex.golden.function_params import Parameters, check, parameter, required
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Parameters):
     """The variance that a cluster may have, by its number of members (Equation 5)."""
 
     small: float = required("variance allowed in a small cluster, the stricter limit", low=0)
@@ -37,7 +37,7 @@ class Threshold:
     rate: float = parameter(16.0, "members at which the threshold has risen 63 % of the way from small to large")
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(self.large >= self.small, "large", self.large, f"must be at least small = {self.small}")
         check(self.rate > 0, "rate", self.rate, "must be above 0")
 

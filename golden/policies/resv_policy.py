@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16
-from openvrex.golden.function_params import ReSVParams, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, ReSVParams, parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import Selected
@@ -21,7 +21,7 @@ PREFETCH = ("none", "complete", "only")
 
 
 @dataclass(frozen=True)
-class ReSVPolicyParams:
+class ReSVPolicyParams(Parameters):
     """Parameters of ReSV and of its prefetch."""
 
     resv: ReSVParams = ReSVParams()
@@ -31,9 +31,6 @@ class ReSVPolicyParams:
     kv4_group: int = parameter(
         0, "numbers of a group of 4-bit entries on the host (`golden.retrieval.kv4`); 0: entries stay BF16"
     )
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 class ReSVPolicy(Policy):

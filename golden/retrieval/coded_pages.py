@@ -47,10 +47,10 @@ from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16
 from openvrex.golden.arithmetic.vector import Sum, flush_fp32, fma, larger, order, smaller
 from openvrex.golden.function_params import (
     DotFormat,
+    Parameters,
     ReSVParams,
     ScoreFormat,
     check,
-    check_parameters,
     parameter,
 )
 from openvrex.golden.retrieval.key_matrices import KeyMatrices, kept, load, plain
@@ -71,7 +71,7 @@ ONE = STEP / 2 * MIDDLE
 
 
 @dataclass(frozen=True)
-class PageParams:
+class PageParams(Parameters):
     """Function parameters of coded pages."""
 
     page: int = parameter(8, "adjacent tokens that are fetched together", low=1, power_of_two=True)
@@ -87,7 +87,7 @@ class PageParams:
     )
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         check(
             self.mean <= self.recent, "mean", self.mean, f"must be at most recent = {self.recent}: means complete there"
         )

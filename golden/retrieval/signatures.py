@@ -31,7 +31,7 @@ from math import log2, pi, sqrt
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import positive, to_bf16
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.retrieval.scores import scores
 
 LENGTH_BITS = 7  # of a length code
@@ -41,7 +41,7 @@ PAGE_LIMIT = 2.0**40  # units of a page's product
 
 
 @dataclass(frozen=True)
-class SignatureParams:
+class SignatureParams(Parameters):
     """Function parameters of retrieval by signatures.
 
     By default a signature has as many bits as a key has numbers: for a head of 64 numbers 57 signs and 7 bits of
@@ -64,7 +64,7 @@ class SignatureParams:
     sinks: int = parameter(4, "first tokens of a stream: always attended", low=0)
 
     def __post_init__(self) -> None:
-        check_parameters(self)
+        super().__post_init__()
         check(
             self.page <= self.recent, "page", self.page, f"must be at most recent = {self.recent}: pages complete there"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head, turn_keys
 from openvrex.golden.policies.policy import Admitted, LayerBlock, Policy
@@ -64,7 +64,7 @@ class Compressed(Policy):
 
 
 @dataclass(frozen=True)
-class LiveVlmParams:
+class LiveVlmParams(Parameters):
     """Parameters of LiveVLM. The paper's budget is 12,288 tokens and its share of top tokens is unknown to us."""
 
     budget: int = parameter(512, "tokens of the long-term memory, and its buckets of one token", low=1)
@@ -73,9 +73,6 @@ class LiveVlmParams:
     top: float = parameter(0.5, "share of the budget for the best tokens, wherever they are", low=0, high=1)
     page: int = parameter(16, "tokens of a page, which a question retrieves whole", low=1)
     ratio: float = parameter(0.4, "share of the pages that a question retrieves", low=0, high=1)
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 class LiveVlm(Compressed):
@@ -172,7 +169,7 @@ def bucketed(tokens: np.ndarray, score: np.ndarray, length: int, budget: int, to
 
 
 @dataclass(frozen=True)
-class StreamMemParams:
+class StreamMemParams(Parameters):
     """Parameters of StreamMem. The paper's budgets are 6,144 tokens and more."""
 
     budget: int = parameter(512, "entries of the memory in a layer: tokens of frames, and prototypes", low=1)
@@ -180,7 +177,7 @@ class StreamMemParams:
     proxy: int = parameter(4, "queries that rank entries: last ones of the prompt, or else of the frame", low=1)
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(
             self.clip < self.budget, "clip", self.clip, f"must be below budget = {self.budget}: a frame needs an entry"
         )

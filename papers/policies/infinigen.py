@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.history import Growing
 from openvrex.golden.policies.light_attention import Selected, bf16, by_kv_head
@@ -12,7 +12,7 @@ from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
-class InfiniGenParams:
+class InfiniGenParams(Parameters):
     """Parameters of InfiniGen. The ratios are those of V-Rex's Table II; at 1 it fetches all without prediction."""
 
     frame_ratio: float = parameter(1.0, "share of the cache retrieved for prompts, frames and questions", low=0, high=1)
@@ -23,7 +23,7 @@ class InfiniGenParams:
     )
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         check(0 < self.partial_ratio <= 1, "partial_ratio", self.partial_ratio, "must be above 0, to 1")
 
 

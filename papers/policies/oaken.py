@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check, check_parameters, parameter
+from openvrex.golden.function_params import Parameters, check, parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import Selected, bf16
@@ -12,7 +12,7 @@ from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
-class OakenParams:
+class OakenParams(Parameters):
     """Parameters of Oaken's quantisation."""
 
     outer: float = parameter(0.04, "share of the values with the largest magnitude, stored apart")
@@ -25,7 +25,7 @@ class OakenParams:
     )
 
     def __post_init__(self):
-        check_parameters(self)
+        super().__post_init__()
         for name in ("outer", "inner"):
             check(0 <= getattr(self, name) < 0.5, name, getattr(self, name), "must be at least 0 and below 0.5")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openvrex.golden.function_params import check_parameters, parameter
+from openvrex.golden.function_params import Parameters, parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.history import Growing
 from openvrex.golden.policies.light_attention import Selected, bf16
@@ -12,7 +12,7 @@ from openvrex.golden.policies.policy import LayerBlock, Policy
 
 
 @dataclass(frozen=True)
-class ReKVParams:
+class ReKVParams(Parameters):
     """Parameters of ReKV. The ratios are those that V-Rex's Table II reports for it."""
 
     frame_ratio: float = parameter(
@@ -22,9 +22,6 @@ class ReKVParams:
         0.312, "share of the offloaded blocks retrieved for generated tokens", low=0, high=1
     )
     recent: int = parameter(256, "last tokens, always attended and kept on the device", low=0)
-
-    def __post_init__(self):
-        check_parameters(self)
 
 
 class ReKV(Policy):

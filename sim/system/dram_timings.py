@@ -67,11 +67,6 @@ class DramTiming:
         return self.channels * self.atom / self.beat * 1e9
 
     @property
-    def refresh_share(self) -> float:
-        """Share of the time that all-bank refresh takes: tRFC / tREFI."""
-        return self.rfc / self.refi
-
-    @property
     def read_latency(self) -> float:
         """Nanoseconds for one read access to a closed bank of an idle channel: tRCD + CL + burst."""
         return (self.clocks(self.rcd) + self.cl + self.clocks(self.beat)) * self.tck

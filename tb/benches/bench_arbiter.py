@@ -268,11 +268,10 @@ async def episode(
         await step()
     for _ in range(0 if e["cut_at"] else 20):  # nothing more may come
         await step()
-    perf = bits_of(dut.perf)
     out = {
         "managers": [manager.seen() for manager in managers],
         "data": memory_.data.hex(),
-        "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Arbiter.counters())},
+        "perf": bench.counters(Arbiter.counters()),
     }
     if own:
         out["ports"] = [port.seen() for port in memory_.ports]

@@ -45,29 +45,17 @@ async def rows(dut):
     await bench.start()
     results = []
     for e in c["episodes"]:
-        await bench.reset()
-        sink.got.clear()
-        source.sent.clear()
+        await bench.begin()
         source.put(e["beats"])
         sets = sum(b["row_last"] and b["set_last"] for b in e["beats"])
 
         def stall(e=e) -> None:
             source.idle, sink.stall = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
 
-        def done(stall=stall, sets=sets) -> bool:
-            stall()
+        def done(sets=sets) -> bool:
             return not source.queue and sum(v["last"] for v in sink.values) == sets
 
-        stall()
-        if e["cut_at"]:
-            while bench.cycle < e["cut_at"]:
-                stall()
-                await bench.step()
-            continue
-        await bench.run(done, limit=10 * p.clusters * sets + 8 * len(e["beats"]) + 500)
-        for _ in range(20):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
-        counts = {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(ClusterSet.counters())}
-        results.append({"i": source.sent[:], "o": sink.got[:], "idle": idle.got[:], "perf": counts})
+        if await bench.play(stall, done, e["cut_at"], 10 * p.clusters * sets + 8 * len(e["beats"]) + 500):
+            counts = bench.counters(ClusterSet.counters())
+            results.append({"i": source.sent[:], "o": sink.got[:], "idle": idle.got[:], "perf": counts})
     result({"episodes": results})

@@ -117,7 +117,6 @@ async def phases(dut):
     for _ in range(50):  # nothing more may come
         await step()
     assert not bits_of(dut.busy), "busy at the end"
-    perf = bits_of(dut.perf)
     names = [f"{name}.{counter}" for name, unit, _ in Dre.units(p) for counter in unit.counters()]
     result(
         {
@@ -130,7 +129,7 @@ async def phases(dut):
             "w": w.values,
             "x": x.values,
             "b": b.values,
-            "perf": {name: perf >> 32 * i & 0xFFFFFFFF for i, name in enumerate(names)},
+            "perf": bench.counters(names),
             "cycles": bench.cycle,
             "latency": c["latency"][0],
             "memory": {str(a): byte for a, byte in sorted(memory.bytes.items())},

@@ -7,7 +7,7 @@ from openvrex.hdl.retrieval.feeder import Feeder, order_layout
 from openvrex.hdl.retrieval.hcu_state import token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, bits_of
+from openvrex.tb.library.streams import Bench
 from openvrex.tb.library.transfer_traffic import params
 
 
@@ -26,9 +26,7 @@ async def words(dut):
     await bench.start()
     results = []
     for e in c["episodes"]:
-        await bench.reset()
-        for beats in (d.sent, order.sent, k.got, s.got):
-            beats.clear()
+        await bench.begin()
         for name, one in (("d", d), ("order", order)):
             one.idle = e["stalls"].get(name, 0.0)
         for name, one in (("k", k), ("s", s)):
@@ -43,16 +41,14 @@ async def words(dut):
             await bench.step()
         if e["cut_at"]:
             continue
-        for _ in range(10):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
+        await bench.rest(10)
         results.append(
             {
                 "taken": d.sent[:],
                 "ordered": order.sent[:],
                 "k": k.got[:],
                 "s": s.got[:],
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Feeder.counters())},
+                "perf": bench.counters(Feeder.counters()),
             }
         )
     result({"episodes": results})

@@ -7,7 +7,7 @@ from openvrex.hdl.params import HcuParams
 from openvrex.hdl.retrieval.hcu import Hcu
 from openvrex.hdl.retrieval.hcu_state import CLEAR, client_sizes, joined_layout, token_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import LATE, Bench, bits_of
+from openvrex.tb.library.streams import LATE, Bench
 from openvrex.tb.library.table_memory import TableMemory
 
 
@@ -39,9 +39,7 @@ async def keys(dut):
         source.put(c["beats"])
     expected = len(c["beats"]) + len(contexts)
     await bench.run(lambda: len(sink.got) == expected, limit=c["limit"])
-    for _ in range(20):  # nothing more may come
-        await bench.step()
-    perf = bits_of(dut.perf)
+    await bench.rest(20)
     result(
         {
             "first": source.sent[0],
@@ -53,6 +51,6 @@ async def keys(dut):
             ],
             "items": [[*key, bits] for key, bits in memory.items.items()],
             "read": memory.asked[Item.HASH],
-            "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Hcu.COUNTERS)},
+            "perf": bench.counters(Hcu.COUNTERS),
         }
     )

@@ -102,9 +102,9 @@ async def traffic(dut):
         if p.shared:
             dut.quota.value = e["quota"]
         tables.latency, tables.late = e["latency"], e["late"]
-        await bench.reset()
-        for beats in (w.got, x.got, ring.got, ring.used, b.got, a.sent, f.sent, tables.puts):
-            beats.clear()
+        await bench.begin()
+        for log in (ring.got, ring.used, tables.puts):
+            log.clear()
         tables.asked, tables.written = dict.fromkeys(Item, 0), dict.fromkeys(Item, 0)
         if not e["keep"]:
             tables.items.clear()
@@ -126,29 +126,22 @@ async def traffic(dut):
             if e["block_b"]:
                 b.stall = float(len(w.got) < replies)
 
-        def done(stall=stall, replies=replies, sets=sets) -> bool:
-            stall()
+        def done(replies=replies, sets=sets) -> bool:
             return len(w.got) == replies and sum(v["last"] for v in b.values) == sets
 
-        stall()
-        if e["cut_at"]:
-            while bench.cycle < e["cut_at"]:
-                stall()
-                await bench.step()
-            continue
         clusters = sum(beat["clusters"] for beat in e["a"])
         slow = 4 + e["latency"] + e["late"]
-        await bench.run(done, limit=slow * (20 * len(e["a"]) + 10 * len(e["f"]) + 4 * clusters) + 1000)
+        limit = slow * (20 * len(e["a"]) + 10 * len(e["f"]) + 4 * clusters) + 1000
+        if not await bench.play(stall, done, e["cut_at"], limit, 0):
+            continue
         ring.uses = 0.0
-        for _ in range(20 + slow + p.clusters):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
+        await bench.rest(20 + slow + p.clusters)
         beats = {"a": a.sent[:], "f": f.sent[:], "w": w.got[:], "x": x.got[:], "c": ring.got[:], "b": b.got[:]}
         results.append(
             {
                 **beats,
                 "used": ring.used[:],
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Kvmu.counters())},
+                "perf": bench.counters(Kvmu.counters()),
                 "items": [[*key, value] for key, value in tables.items.items()],
                 "puts": [[cycle, v["item"], v["ctx"], v["index"], v["data"]] for cycle, v in tables.put.got],
                 "asks": [[cycle, v["item"], v["ctx"], v["index"], v["more"]] for cycle, v in tables.ask.got],

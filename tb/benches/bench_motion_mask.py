@@ -5,7 +5,7 @@ import cocotb
 from openvrex.hdl.params import MaskParams
 from openvrex.hdl.video.motion_mask import MotionMask, block_layout, frame_layout, row_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, bits_of
+from openvrex.tb.library.streams import Bench
 
 
 @cocotb.test()
@@ -24,10 +24,7 @@ async def masks(dut):
     await bench.start()
     results = []
     for e in c["episodes"]:
-        await bench.reset()
-        sink.got.clear()
-        for source in (frames, blocks):
-            source.sent.clear()
+        await bench.begin()
         frames.put(e["frames"])
         blocks.queue.extend(e["blocks"])
         rows = p.tokens * sum(f["take"] for f in e["frames"])
@@ -36,21 +33,11 @@ async def masks(dut):
             pattern = e["stalls"][bench.cycle // 50 % len(e["stalls"])]
             frames.idle, blocks.idle, sink.stall = pattern
 
-        def done(stall=stall, rows=rows) -> bool:
-            stall()
+        def done(rows=rows) -> bool:
             return not frames.queue and not blocks.queue and len(sink.got) == rows
 
-        stall()
-        if e["cut_at"]:
-            while bench.cycle < e["cut_at"]:
-                stall()
-                await bench.step()
-            continue
         steps = len(e["blocks"]) + len(e["frames"]) * (p.grid + (1 << p.size_bits) + 10) + rows
-        await bench.run(done, limit=10 * steps + 500)
-        for _ in range(20):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
-        counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(MotionMask.COUNTERS)}
-        results.append({"f": frames.sent[:], "i": blocks.sent[:], "o": sink.got[:], "perf": counts})
+        if await bench.play(stall, done, e["cut_at"], 10 * steps + 500):
+            counts = bench.counters(MotionMask.COUNTERS)
+            results.append({"f": frames.sent[:], "i": blocks.sent[:], "o": sink.got[:], "perf": counts})
     result({"episodes": results})

@@ -244,7 +244,6 @@ async def retrieves(dut):
             for _ in range(e["hold"]):  # nothing more may come
                 await step()
             assert [len(e["t"]) - len(news.sent), len(e["places"]) - len(places.taken)] == e["untaken"]
-        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": commands.sent[:],
@@ -263,7 +262,7 @@ async def retrieves(dut):
                 "faults": faults,
                 "memory": sorted(memory.words.items()),
                 "most": memory.most,
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Retriever.counters())},
+                "perf": bench.counters(Retriever.counters()),
             }
         )
     result({"episodes": results})

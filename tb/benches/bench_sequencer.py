@@ -131,10 +131,9 @@ async def _play(dut, bench: Bench, engines: Engines, run: dict) -> dict:
             end, rest = now if end is None else end, rest - 1
         if now is not None and now >= run["limit"]:
             break
-    perf = bits_of(dut.perf)
     return {
         **{n: [[cycle - engines.start, beat] for cycle, beat in s.got] for n, s in engines.sinks.items()},
         "status": status,
         "end": end,
-        "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Sequencer.counters())},
+        "perf": bench.counters(Sequencer.counters()),
     }

@@ -145,7 +145,6 @@ async def transfers(dut):
             assert memory.begun == memory.answered == len(memory.b.sent), "busy fell too early"
             await memory.step()
             assert not bits_of(memory.w.valid_), "a beat after the bus was drained"
-        perf = bits_of(dut.perf)
         results.append(
             {
                 "taken": commands.sent[:],
@@ -161,7 +160,7 @@ async def transfers(dut):
                 "most": memory.most,
                 "offered": memory.offered,
                 "stopped": stopped,
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Storer.counters())},
+                "perf": bench.counters(Storer.counters()),
             }
         )
     result({"episodes": results})

@@ -46,14 +46,10 @@ async def requests(dut):
     for e in c["episodes"]:
         dut.stop.value = 0
         dut.table_base.value = e["base"]
-        await bench.reset()
+        await bench.begin()
         memory.begin(e["memory"], e["latency"], e["errors"])
         for name, one in ends.items():
             setattr(one, "stall" if hasattr(one, "got") else "idle", e["stalls"].get(name, 0.0))
-        for source in sources.values():
-            source.sent.clear()
-        for sink in sinks.values():
-            sink.got.clear()
         todo = {name: deque(e["requests"].get(name, ())) for name in sources}
         pulses: dict[str, list[int]] = {"bus": [], "corrected": [], "wrong": []}
 
@@ -88,7 +84,6 @@ async def requests(dut):
             ended = halts or not any(todo.values()) and not any(s.queue for s in sources.values())
             quiet = quiet + 1 if ended and not bits_of(dut.busy) else 0
             assert not (quiet and (memory.reading or memory.writing)), "busy fell too early"
-        perf = bits_of(dut.perf)
         results.append(
             {
                 "sent": {name: source.sent[:] for name, source in sources.items()},
@@ -98,7 +93,7 @@ async def requests(dut):
                 "answers": memory.b.sent[:],
                 "pulses": pulses,
                 "memory": {str(a): byte for a, byte in sorted(memory.bytes.items())},
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(TablePort.counters())},
+                "perf": bench.counters(TablePort.counters()),
             }
         )
     result({"episodes": results})

@@ -7,7 +7,7 @@ from openvrex.hdl.execution.vpe import Vpe, output_layout, word_layout
 from openvrex.hdl.instruction_layouts import instruction_layout
 from openvrex.hdl.params import VpeParams
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, bits_of
+from openvrex.tb.library.streams import Bench
 
 
 @cocotb.test()
@@ -26,29 +26,17 @@ async def programs(dut):
     await bench.start()
     results = []
     for e in settings["episodes"]:
-        await bench.reset()
-        for beats in (c.sent, i.sent, o.got):
-            beats.clear()
+        await bench.begin()
         c.put(e["c"])
         i.put(e["i"])
 
         def stall(e=e) -> None:
             c.idle, i.idle, o.stall = e["stalls"][bench.cycle // 40 % len(e["stalls"])]
 
-        def done(stall=stall, e=e) -> bool:
-            stall()
+        def done(e=e) -> bool:
             return not c.queue and not i.queue and len(o.got) == e["outputs"]
 
-        stall()
-        if e["cut_at"]:
-            while bench.cycle < e["cut_at"]:
-                stall()
-                await bench.step()
-            continue
-        await bench.run(done, limit=30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000)
-        for _ in range(30):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
-        counts = {n: perf >> 32 * k & 0xFFFFFFFF for k, n in enumerate(Vpe.counters())}
-        results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})
+        if await bench.play(stall, done, e["cut_at"], 30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000, 30):
+            counts = bench.counters(Vpe.counters())
+            results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})
     result({"episodes": results})

@@ -6,7 +6,7 @@ from openvrex.hdl.params import ScoreFormat, WtuParams
 from openvrex.hdl.retrieval.wtu import Wtu
 from openvrex.hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Sink, Source, bits_of
+from openvrex.tb.library.streams import Bench, Sink, Source
 
 
 @cocotb.test()
@@ -32,23 +32,19 @@ async def rows(dut):
     results = []
     for e in c["episodes"]:
         for cut in [e["reset_at"], 0] if e["reset_at"] else [0]:
-            await bench.reset()
-            for log in (counts.sent, source.sent, sink.got):
-                log.clear()
+            await bench.begin()
             dut.ratio.value = e["ratio"]
             if budgets:
                 budgets.begin(e.get("budgets") or [0])
             await _play(bench, p, e, cut, counts, source, sink)
-        for _ in range(20):  # nothing more may come
-            await bench.step()
-        perf = bits_of(dut.perf)
+        await bench.rest(20)
         results.append(
             {
                 "counted": list(counts.sent),
                 "taken": list(source.sent),
                 "cycles": [cycle for cycle, _ in sink.got],
                 "beats": sink.values,
-                "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(Wtu.counters())},
+                "perf": bench.counters(Wtu.counters()),
             }
         )
     result({"episodes": results})

@@ -72,13 +72,13 @@ def load(path: Path = PLAN) -> list[Feature]:
 @cache
 def _names(file: str) -> frozenset[str]:
     """Tests of a file, without test_."""
-    return frozenset(n.name[5:] for n in _tests(file))
+    return frozenset(_tests(file))
 
 
 @cache
 def _nightly(file: str) -> frozenset[str]:
     """Tests of a file that `make test` leaves out, without test_: marked ones, and slow ones that day.txt lacks."""
-    marked = {n.name[5:] for n in _tests(file) if "pytest.mark.nightly" in map(ast.unparse, n.decorator_list)}
+    marked = {name for name, marks in _tests(file).items() if "pytest.mark.nightly" in marks}
     return frozenset(marked | (_listed(file, "slow.txt") - _listed(file, "day.txt")))
 
 
@@ -91,9 +91,12 @@ def _listed(file: str, name: str) -> set[str]:
     return set(_names(file)) if "" in named else named
 
 
-def _tests(file: str) -> list[ast.FunctionDef]:
+def _tests(file: str) -> dict[str, list[str]]:
+    """Decorators of a file's tests by name, without test_: functions, and names of checks."""
     tree = ast.parse(TESTS[file].read_text()) if file in TESTS else ast.Module([], [])
-    return [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+    out = {n.name: list(map(ast.unparse, n.decorator_list)) for n in tree.body if isinstance(n, ast.FunctionDef)}
+    out |= {ast.unparse(n.targets[0]): [] for n in tree.body if isinstance(n, ast.Assign)}
+    return {name[5:]: marks for name, marks in out.items() if name.startswith("test_")}
 
 
 def cases(path: Path) -> Cases:

@@ -104,11 +104,11 @@ def _transfers(size: str) -> tuple:
 
 
 _TRANSFERS = (
-    ("reset_in_flight",),
+    ("reset_in_flight", "tiny"),
     ("cycles_equal_the_time_view", "tiny"),
     ("full_rate", "tiny"),
     ("equals_the_reference", "tiny"),
-    ("faults",),
+    ("faults", "tiny"),
     ("long_instructions",),
 )
 _DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
@@ -317,7 +317,7 @@ _SUBJECTS = (
             ("random_programs_equal_golden", "tiny"),
             ("cycles_equal_time_view", "tiny"),
             ("rounding_up_to_a_power_of_two",),
-            ("every_result_is_stored",),
+            ("every_result_is_stored", "tiny"),
         ),
         forget=("random_results",),
         named=False,
@@ -379,7 +379,7 @@ _SUBJECTS = (
     Subject("lxe", (("faults",), ("a_layer_equals_golden",)), module="core__lxe", sized=False),
     Subject(
         "core",
-        (("errors_and_resets_leave_a_core_that_works",), ("a_context_is_forgotten",)),
+        (("errors_and_resets_leave_a_core_that_works",), ("a_context_is_forgotten", ())),
         module="core",
         sized=False,
     ),

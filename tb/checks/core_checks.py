@@ -307,7 +307,7 @@ def forget(ctx: int) -> list[Instruction]:
     return [Instruction(Opcode.RETRIEVE, {"action": Retrieve.CLEAR, "addr": ctx}), Instruction(Opcode.HALT, {})]
 
 
-def check_a_context_is_forgotten(more=()):
+def check_a_context_is_forgotten(more):
     """After a CLEAR the context's clusters begin anew, and its blocks are used again.
 
     Where users share the core the blocks hold zeros. No context holds more than it now may.

@@ -243,13 +243,13 @@ def faulty(size: str = "tiny") -> list[dict]:
     return episodes + [case(size, [c]) for c in beyond(p, StoreTo.X)]
 
 
-def check_faults(size="tiny"):
+def check_faults(size):
     """A fault pulses once, after all earlier work is done. Then nothing begins, and the bus drains."""
     got = run(size, faulty(size))
     assert any(not b["strb"] for g in got for _, b in g["beats"]), "no burst was cut short by stop"
 
 
-def check_reset_in_flight(size="tiny"):
+def check_reset_in_flight(size):
     program = random_transfers(params(SIZES[size]), random.Random(5), 12, TARGETS, StoreTo.MEMORY)
     whole = case(size, program, STALLS[1])
     run(size, [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])

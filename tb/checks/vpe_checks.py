@@ -157,7 +157,7 @@ def check_rounding_up_to_a_power_of_two():
     episode.check(got)
 
 
-def check_every_result_is_stored(size="tiny"):
+def check_every_result_is_stored(size):
     """Every result of lanes, sums, maxima and functions is stored before a later one can hide it."""
     p, rng, steps = SIZES[size], np.random.default_rng(41), []
     words = p.depth

@@ -26,7 +26,6 @@ _CELLS = (
 _WORDS = ("flatten", "chformal -lower")
 # Selections that a proof may cut: their outputs are free in every cycle. A read port keeps its word.
 MEMORIES = "c:*.mem t:$mem_v2 %i"  # of `hdl.memory`
-PRODUCTS = "t:$mul"
 _MEMORY = ("memory_collect", "memory_nordff", "opt_clean", "cutpoint {cut}", "memory_map")
 _GRAPH = (
     "opt -full",

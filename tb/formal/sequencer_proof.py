@@ -195,12 +195,6 @@ def prove_semaphores(edit: tuple[str, str] | None = None, reach: bool = False) -
         return holds(SemaphoreMonitor(reach), edit, merge=False)
 
 
-def prove_ready(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
-    """Whether the claim of `ReadyMonitor` holds, as in `tb.formal.prover.holds`."""
-    with patch("openvrex.hdl.execution.semaphores.SEMAPHORE_BITS", BITS):
-        return holds(ReadyMonitor(reach), edit, merge=False)
-
-
 def prove_loops(edit: tuple[str, str] | None = None, reach: bool = False) -> Proof:
     """Whether the claims of `LoopMonitor` hold, as in `tb.formal.prover.holds`."""
     return holds(LoopMonitor(reach), edit)

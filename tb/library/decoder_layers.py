@@ -1,7 +1,7 @@
 """Layers of the real decoder on a core, frame by frame of a recorded stream: a stream of passes (`pass_stream`)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,64 +14,12 @@ from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_recorder import source
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
-from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.layer_memory import LayerShape, Register
+from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.pass_stream import Place
-
-
-@dataclass(frozen=True)
-class FramePass:
-    """One frame through one layer: a `tb.library.pass_stream.Pass`.
-
-    Its facts: frame, layer · `ends`, work of the units at the end of each stage (`tb.library.stage_log.work`) ·
-    `clusters` of the layer after the frame · `entries` behind the ring, sinks included · `offloaded` entries of the
-    layer, at home after the frame
-    """
-
-    of: "DecoderLayers"
-    frame: int
-    layer: int
-    program: Sequence[Instruction]
-    registers: dict[int, int]
-
-    @property
-    def name(self) -> str:
-        """Frame and layer."""
-        return f"frame {self.frame}, layer {self.layer}"
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """None: the RTL's counters tell the cycles of the stages."""
-        return ()
-
-    def run(self) -> Result:
-        """Execute the layer on golden."""
-        return self.of.host.run(self.layer)
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the pass after `run`."""
-        h, stages = self.of.host, self.of.stages[self.layer]
-        return {
-            "frame": self.frame,
-            "layer": self.layer,
-            "ends": stage_log.work(stages, result.issues, self.of.units).tolist(),
-            "clusters": h.core.dre.level(self.layer),
-            "entries": h.core.registers[Register.ENTRIES],
-            "offloaded": sum(c.offloaded for c in h.core.dre.kv.contexts[self.layer].clusters.values()),
-        }
-
-    def places(self) -> list[Place]:
-        """The layer's arrays, then the regions of memory."""
-        h, plan = self.of.host, self.of.plans[self.layer]
-        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
-        return [
-            *(Place(a.name, h.address(a, self.layer), a.shape, a.dtype) for a in own),
-            *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions),
-        ]
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, layer_shape, places
 
 
 class DecoderLayers:
@@ -82,7 +30,10 @@ class DecoderLayers:
     layer; a frame's come from the trace. With `ahead`, every layer but the last selects and fetches for the next one.
     `f` holds function parameters other than the hardware's defaults.
 
-    Iteration gives the passes (`tb.library.pass_stream.PassStream`). `outputs` then has the last layer's output of each
+    Iteration gives the passes (`tb.library.pass_stream.PassStream`), each one frame through one layer. Its facts:
+    frame, layer · `ends`, work of the units at the end of each stage (`tb.library.stage_log.work`) · `clusters` of the
+    layer after the frame · `entries` behind the ring, sinks included · `offloaded` entries of the layer, at home after
+    the frame. The RTL's counters tell the cycles of its stages. `outputs` then has the last layer's output of each
     frame, and `errors` measures them.
 
     Raises `TraceError` for a trace that does not fit, `ParamError` for parameters that do not. Iteration raises
@@ -109,18 +60,8 @@ class DecoderLayers:
         check(layers <= k.n_ctx, "n_ctx", k.n_ctx, f"must be at least {layers}, a context of each layer")
         self.decoder = Decoder(layers, trace.tokens)
         held, packing = self.decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=trace.hidden.shape[1],
-            heads=trace.heads,
-            kv_heads=trace.kv_heads,
-            head_size=trace.head_size,
-            ffn=self.decoder.layers[0]["ffn_down"].shape[0],
-            tokens=self.tokens,
-            recent=k.recent,
-            entries=self.sinks + max(1, frames * self.tokens - k.recent),  # the most entries that a frame may fetch
-            epsilon=float(self.decoder.epsilon),
-            packing=packing,
-        )
+        most = self.sinks + max(1, frames * self.tokens - k.recent)  # entries that a frame may fetch
+        shape = layer_shape(self.decoder, packing, self.tokens, k.recent, most)
         f = f or p.dre.function()
         retrieval = RetrievalShape.of(p.dre.sizes(), f.centre, sinks=self.sinks)
         next_ = [i + 1 if ahead and i < layers - 1 else -1 for i in range(layers)]
@@ -146,7 +87,7 @@ class DecoderLayers:
         self.ports = {"th_hd": f.th_hd, "ratio": f.ratio_q16, **memory}
         self.outputs: list[np.ndarray] = []  # of the last layer, one array a frame
 
-    def __iter__(self) -> Iterator[FramePass]:
+    def __iter__(self) -> Iterator[Pass]:
         h = self.host
         if self.sinks:
             self.decoder(self.hidden[: self.sinks])
@@ -157,12 +98,33 @@ class DecoderLayers:
             turns = (table[start:stop] for table in (self.decoder.cos, self.decoder.sin))
             h.begin(self.hidden[start:stop], *turns, start - self.sinks)
             for i in range(len(self.plans)):
-                registers = dict(enumerate(h.core.registers)) | h.registers(i)
-                yield FramePass(self, frame, i, h.program(i), registers)
+                yield self._pass(frame, i)
             self.outputs.append(h.get("hidden"))
         k, need = self.p.dre.kvmu, h.core.dre.kv.fresh
         reason = f"the KV cache needs {need} blocks, {need * k.block_bytes:,} bytes of offload memory: -p blocks={need}"
         check(need <= k.blocks, "blocks", k.blocks, reason)
+
+    def _pass(self, frame: int, layer: int) -> Pass:
+        h = self.host
+
+        def facts(result: Result) -> dict[str, Any]:
+            return {
+                "frame": frame,
+                "layer": layer,
+                "ends": stage_log.work(self.stages[layer], result.issues, self.units).tolist(),
+                "clusters": h.core.dre.level(layer),
+                "entries": h.core.registers[Register.ENTRIES],
+                "offloaded": sum(c.offloaded for c in h.core.dre.kv.contexts[layer].clusters.values()),
+            }
+
+        return Pass(
+            f"frame {frame}, layer {layer}",
+            h.program(layer),
+            dict(enumerate(h.core.registers)) | h.registers(layer),
+            lambda: h.run(layer),
+            facts,
+            lambda: places(((a, h.address(a, layer)) for a in arrays(self.plans[layer])), h.memory),
+        )
 
     def errors(self) -> list[float]:
         """Error of each frame: the last layer's output against full attention in FP64, relative to that output's
@@ -172,7 +134,4 @@ class DecoderLayers:
         d.k, d.v, d.length = np.zeros_like(d.k, np.float64), np.zeros_like(d.v, np.float64), 0
         full = d(self.hidden[: self.spans[-1][1]].astype(np.float64))
         wanted = [full[start:stop] for start, stop in self.spans]
-        return [
-            float(np.linalg.norm(got - want) / np.linalg.norm(want))
-            for got, want in zip(self.outputs, wanted, strict=True)
-        ]
+        return [distance(got, want) for got, want in zip(self.outputs, wanted, strict=True)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.encoder_compiler import EncoderShape
 from openvrex.golden.program.encoder_host import EncoderHost, EncoderStep
-from openvrex.golden.program.isa import Instruction, LxeFormat
-from openvrex.golden.program.lxe_model import Result
-from openvrex.tb.library.pass_stream import Place
+from openvrex.golden.program.isa import LxeFormat
+from openvrex.tb.library.pass_stream import Pass, places
 
 GROUP = EncoderShape.group
 
@@ -56,50 +54,25 @@ class FrameVision:
         return sum(len(list(host.steps())) for host in hosts if host)
 
 
-@dataclass(frozen=True)
-class VisionPass:
-    """One step of a frame: a `tb.library.pass_stream.Pass`.
+def vision_pass(core: Core, block: int, host: EncoderHost, step: EncoderStep) -> Pass:
+    """One step of the frame of a block.
 
     Its facts: block, stage, layer · `kind`: vision · `tokens` that are encoded
     """
-
-    core: Core
-    block: int
-    host: EncoderHost
-    step: EncoderStep
-    stages: Sequence[str] = ()
-
-    @property
-    def name(self) -> str:
-        """Block, layer and stages."""
-        layer = [f"layer {self.step.layer}"] * (self.step.layer is not None)
-        return ", ".join([f"frame {self.block}", "vision", *layer, *self.step.stages])
-
-    @property
-    def program(self) -> list[Instruction]:
-        """Shared by all layers."""
-        [program] = self.step.programs
-        assert program is not None  # a core alone has a part in every stage
-        return program
-
-    @property
-    def registers(self) -> dict[int, int]:
-        """Addresses."""
-        return self.step.registers[0]
-
-    def run(self) -> Result:
-        """Execute the step on golden."""
-        return self.core.run(self.program, self.registers)
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the step after `run`."""
-        out = {"of": -1, "block": self.block, "stage": "frame", "layer": self.step.layer, "part": 0, "kind": "vision"}
-        return out | {"tokens": self.host.shape.tokens, "refreshed": 0}
-
-    def places(self) -> list[Place]:
-        """The arrays of the step, then the regions of memory."""
-        own = [Place(a.name, at, a.shape, a.dtype) for a, at in self.host.arrays(self.step.layer)]
-        return own + [Place(r.name, r.base, (r.size,), np.uint8) for r in self.host.memory.regions]
+    [program], [registers] = step.programs, step.registers
+    assert program is not None  # a core alone has a part in every stage
+    layer = [f"layer {step.layer}"] * (step.layer is not None)
+    facts = {"of": -1, "block": block, "stage": "frame", "layer": step.layer, "part": 0, "kind": "vision"}
+    facts |= {"tokens": host.shape.tokens, "refreshed": 0}
+    return Pass(
+        ", ".join([f"frame {block}", "vision", *layer, *step.stages]),
+        program,
+        registers,
+        lambda: core.run(program, registers),
+        lambda _: facts,
+        lambda: places(host.arrays(step.layer), host.memory),
+        step=step,
+    )
 
 
 def check_pruned(tokens: int) -> None:

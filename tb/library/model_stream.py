@@ -1,12 +1,11 @@
 """A whole decoder on a core, step by step of its stream: a stream of passes (`tb.library.pass_stream`)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from openvrex.golden.program.isa import Instruction
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
 from openvrex.golden.program.model_host import HEAD, NORMED, VISION, ModelHost, ModelStep, Part, Picture
@@ -14,82 +13,8 @@ from openvrex.golden.program.share_plan import JOINT, OF_TABLES
 from openvrex.golden.program.stage_plan import Plan
 from openvrex.tb.library import stage_log
 from openvrex.tb.library.page_watch import PageWatch
-from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.pass_stream import Pass, Place, distance, places
 from openvrex.tb.library.video_question import likeliest
-
-
-@dataclass(frozen=True)
-class StepPass:
-    """One step of a stream: a `tb.library.pass_stream.Pass`.
-
-    Its facts: `of`, the number of the pass of the stream · part, tokens, layer, phase, group of the step
-    (`golden.program.model_host.ModelStep`) · `entries` that an attention has fetched, `clusters` of its table then ·
-    `said` of a head: of each row its stream, the token that was chosen, and its probability
-    """
-
-    stream: "ModelStream"
-    step: ModelStep
-
-    @property
-    def name(self) -> str:
-        """Pass of the stream, layer, phase and KV head."""
-        s = self.step
-        if s.seen:
-            layer = [f"layer {s.seen.layer}"] * (s.seen.layer is not None)
-            return ", ".join([f"pass {s.number}", s.phase, *layer, *s.seen.stages])
-        parts = [f"pass {s.number}"] + [f"layer {s.layer}"] * (s.layer is not None) + [s.phase]
-        own = [f"stream {s.stream}"] * (s.batch > 0 and s.phase not in (*JOINT, HEAD))
-        return ", ".join(parts + own + [f"KV head {s.group}"] * (s.phase in OF_TABLES))
-
-    @property
-    def program(self) -> Sequence[Instruction]:
-        """Shared by all steps of a phase and a number of tokens."""
-        return self.step.program
-
-    @property
-    def registers(self) -> dict[int, int]:
-        """Addresses."""
-        return self.step.registers
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """The stage of each instruction."""
-        return self.stream.stages(self.step)
-
-    def run(self) -> Result:
-        """Execute the step on golden."""
-        return self.stream.host.run(self.step)
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the step after `run`."""
-        h, s = self.stream.host, self.step
-        tokens = s.batch if s.phase in JOINT and s.batch else s.tokens
-        out = {"of": s.number, "part": s.part, "tokens": tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
-        if s.phase == "attention":
-            core = h.system.cores[0]
-            level = core.dre.level(s.registers[Register.CONTEXT])
-            return out | {"entries": core.registers[Register.ENTRIES], "clusters": level}
-        if s.phase != HEAD:
-            return out
-        rows = enumerate(s.rows)
-        return out | {"said": [[n, h.chosen(row), likeliest(h.logits(row))[1]] for row, n in rows]}
-
-    def places(self) -> list[Place]:
-        """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
-        h, s = self.stream.host, self.step
-        if s.seen:
-            assert h.vision
-            own = list(h.vision.arrays(s.seen.layer))
-        elif s.layer is None:
-            own = [
-                (a, h.head_address(a.name)) for space in (h.head.weights, h.head.work) for a in space.arrays.values()
-            ]
-        else:
-            system = h.of(s.tokens, s.batch)
-            at = s.layer, s.group, s.stream, s.first, s.phase
-            own = [(a, system.address(0, a, *at)) for a in system.plans[0][s.layer].arrays.values()]
-        places = [Place(a.name, at, a.shape, a.dtype) for a, at in own]
-        return [*places, *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions)]
 
 
 class ModelStream:
@@ -98,7 +23,10 @@ class ModelStream:
     streams, generate : as for `ModelHost.batch`
     watch : follows the steps, if there is one
 
-    Iteration gives the steps (`tb.library.pass_stream.PassStream`). `host.said` then has the generated tokens,
+    Iteration gives the steps (`tb.library.pass_stream.PassStream`). Their facts: `of`, the number of the pass of the
+    stream · part, tokens, layer, phase, group of the step (`golden.program.model_host.ModelStep`) · `entries` that an
+    attention has fetched, `clusters` of its table then · `said` of a head: of each row its stream, the token that was
+    chosen, and its probability. `host.said` then has the generated tokens,
     `outputs` of each stream the hidden states of each pass behind the last layer by its number, FP32 [tokens, width],
     and of each picture its embeddings.
     """
@@ -119,12 +47,12 @@ class ModelStream:
         bases = {"device_base": s.device_bases[0], "home_base": s.home_bases[0], "table_base": s.table_bases[0]}
         return {"th_hd": f.th_hd, "ratio": f.ratio_q16, **bases, "blocks": s.blocks, "contexts": s.contexts}
 
-    def __iter__(self) -> Iterator[StepPass]:
+    def __iter__(self) -> Iterator[Pass]:
         h = self.host
         last = len(h.weights.layers) - 1, list(h.system.steps())[-1][0]
         passing: dict[int, ModelStep] = {}  # a step of each stream in the pass
         for step in h.batch(self.streams, self.generate):
-            yield StepPass(self, step)
+            yield self._pass(step)
             h.ran(step)
             if step.layer is not None:
                 passing[step.stream] = step
@@ -137,6 +65,44 @@ class ModelStream:
             elif h.vision and step.seen and step.seen.stages[-1] == h.vision.plans[0].names[-1]:
                 self.outputs[step.stream][step.number] = h.vision.embeddings.copy()
 
+    def _pass(self, s: ModelStep) -> Pass:
+        run, facts, where = partial(self.host.run, s), partial(self._facts, s), partial(self._places, s)
+        return Pass(self._name(s), s.program, s.registers, run, facts, where, self.stages(s), s)
+
+    @staticmethod
+    def _name(s: ModelStep) -> str:
+        """Pass of the stream, layer, phase and KV head."""
+        layer = [f"layer {s.seen.layer if s.seen else s.layer}"]
+        if s.seen:
+            return ", ".join([f"pass {s.number}", s.phase, *layer * (s.seen.layer is not None), *s.seen.stages])
+        own = [f"stream {s.stream}"] * (s.batch > 0 and s.phase not in (*JOINT, HEAD))
+        own += [f"KV head {s.group}"] * (s.phase in OF_TABLES)
+        return ", ".join([f"pass {s.number}", *layer * (s.layer is not None), s.phase, *own])
+
+    def _facts(self, s: ModelStep, result: Result) -> dict[str, Any]:
+        h, core = self.host, self.core
+        tokens = s.batch if s.phase in JOINT and s.batch else s.tokens
+        out = {"of": s.number, "part": s.part, "tokens": tokens, "layer": s.layer, "phase": s.phase, "group": s.group}
+        if s.phase == "attention":
+            level = core.dre.level(s.registers[Register.CONTEXT])
+            return out | {"entries": core.registers[Register.ENTRIES], "clusters": level}
+        if s.phase != HEAD:
+            return out
+        return out | {"said": [[n, h.chosen(row), likeliest(h.logits(row))[1]] for row, n in enumerate(s.rows)]}
+
+    def _places(self, s: ModelStep) -> list[Place]:
+        """The arrays of the layer and of the step's KV head, or of the head, then the regions of memory."""
+        h = self.host
+        if s.seen:
+            assert h.vision
+            return places(h.vision.arrays(s.seen.layer), h.memory)
+        if s.layer is None:
+            own = [a for space in (h.head.weights, h.head.work) for a in space.arrays.values()]
+            return places(((a, h.head_address(a.name)) for a in own), h.memory)
+        system, at = h.of(s.tokens, s.batch), (s.layer, s.group, s.stream, s.first, s.phase)
+        held = system.plans[0][s.layer].arrays.values()
+        return places(((a, system.address(0, a, *at)) for a in held), h.memory)
+
     def errors(self, stream: int, given: Sequence[np.ndarray], full: Sequence[np.ndarray]) -> dict[int, float]:
         """Distance of the outputs of a stream's given passes from those in FP32, relative to their length, by number.
 
@@ -147,7 +113,7 @@ class ModelStream:
             wanted += [x] * isinstance(part, Picture)
             wanted += [y[i : i + most] for i in range(0, len(y), most)]
         numbers = zip(self.outputs[stream].items(), wanted, strict=False)  # generated tokens follow
-        return {n: float(np.linalg.norm(got - want) / np.linalg.norm(want)) for (n, got), want in numbers}
+        return {n: distance(got, want) for (n, got), want in numbers}
 
     def stages(self, step: ModelStep) -> list[str]:
         """The stage of each instruction of a step, which all layers and KV heads share."""

@@ -20,13 +20,11 @@ from openvrex.golden.policies.policy_run import Run, decoder_shape
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.program.core_model import Core
-from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.layer_memory import LayerShape
-from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.golden.program.lxe_model import Memory
 from openvrex.golden.program.mosaic_plan import FramePlan, MosaicPlan
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library.handed_over import handed_over
-from openvrex.tb.library.pass_stream import Place, idle_core, idle_ports, places_of
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, idle_core, idle_ports, layer_shape, places
 from openvrex.tb.library.window_stream import Reference, blocks
 
 EVENTS = (  # that a stream must have, to show what the policy is there for
@@ -138,53 +136,6 @@ class Twin:
         self.differences += [f"{where}: {what} are not the policy's" for what, ok in same.items() if not ok]
 
 
-@dataclass(frozen=True)
-class MosaicPass:
-    """One program of a stream: a `tb.library.pass_stream.Pass`.
-
-    Its facts: `block`, `stage`, `layer` · `kind` of the program, and the `size` of its work
-    """
-
-    stream: "MosaicStream"
-    job: Job
-    block: Block
-    number: int
-
-    @property
-    def name(self) -> str:
-        """Block, number of the program in it, what it does, layer."""
-        return f"{self.block.stage} {self.block.index}, {self.number}: {self.job.kind}, layer {self.job.layer}"
-
-    @property
-    def program(self) -> Sequence[Instruction]:
-        """Shared by all programs of a kind and size."""
-        return self.job.program
-
-    @property
-    def registers(self) -> dict[int, int]:
-        """Addresses and counts."""
-        return self.job.registers
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """None: records have the cycles of whole programs."""
-        return ()
-
-    def run(self) -> Result:
-        """Execute the program on golden."""
-        return self.stream.host.run(self.job)
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the program."""
-        j, b = self.job, self.block
-        return {"block": b.index, "stage": b.stage, "layer": j.layer, "kind": j.kind, "size": j.size}
-
-    def places(self) -> list[Place]:
-        """The layer's arrays, then the regions of memory."""
-        h, j = self.stream.host, self.job
-        return places_of(j.plan, h.bases[j.layer], h.unit.memory)
-
-
 @dataclass
 class Needs:
     """What a stream needs, by a run of the policy in FP32: clusters and visual clusters of a layer, members of one."""
@@ -242,8 +193,9 @@ class MosaicStream:
 
     Where a core has room for the directions of frames (`FramePlan.fits`), it makes the visual clusters, too.
 
-    Iteration gives the programs. Then `outputs` has the hidden states, `events` what has happened, and `twin` where
-    the policy in NumPy decides otherwise. Raises `ParamError` for a core that does not hold the layers, and for frames
+    Iteration gives the programs. Their facts: `block`, `stage`, `layer` · `kind` of the program, and the `size` of its
+    work. Then `outputs` has the hidden states, `events` what has happened, and `twin` where the policy in NumPy decides
+    otherwise. Raises `ParamError` for a core that does not hold the layers, and for frames
     without a visual embedding.
     """
 
@@ -256,18 +208,8 @@ class MosaicStream:
         clusters, visual = (-(-x // n) * n for x in (room.clusters, room.visual))
         total = sum(len(s.x) for s in segments)
         held, packing = decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=decoder.embeddings.shape[1],
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            head_size=decoder.head_size,
-            ffn=decoder.layers[0]["ffn_down"].shape[0],
-            tokens=max(len(s.x) for s in segments),
-            recent=-(-(room.slots + clusters) // (2 * n)) * 2 * n,
-            entries=0,
-            epsilon=float(decoder.epsilon),
-            packing=packing,
-        )
+        recent = -(-(room.slots + clusters) // (2 * n)) * 2 * n
+        shape = layer_shape(decoder, packing, max(len(s.x) for s in segments), recent)
         shape_of, fmt = decoder_shape(decoder), p.lxe_format()
         policy = Mosaic(entry.params, shape_of)
         self.plan = MosaicPlan(shape, fmt, clusters, visual, total, room.members, policy.semantic_limit)
@@ -301,7 +243,20 @@ class MosaicStream:
         """The driver, which knows where entries lie."""
         return self.host.core
 
-    def __iter__(self) -> Iterator[MosaicPass]:
+    def _pass(self, job: Job, block: Block, number: int) -> Pass:
+        h, bases = self.host, self.host.bases[job.layer]
+        facts = {"block": block.index, "stage": block.stage, "layer": job.layer, "kind": job.kind, "size": job.size}
+        return Pass(
+            f"{block.stage} {block.index}, {number}: {job.kind}, layer {job.layer}",
+            job.program,
+            job.registers,
+            lambda: h.run(job),
+            lambda _: facts,
+            lambda: places(((a, a.offset + bases[a.base]) for a in arrays(job.plan)), h.unit.memory),
+            step=job,
+        )
+
+    def __iter__(self) -> Iterator[Pass]:
         for block, segment in zip(blocks(self.segments), self.segments, strict=True):
             before = self.host.readings
 
@@ -310,16 +265,14 @@ class MosaicStream:
                 self.outputs.hidden.append(self.host.block(block, segment.x.astype(np.float32)))
 
             for number, job in enumerate(handed_over(work)):
-                yield MosaicPass(self, job, block, number)
+                yield self._pass(job, block, number)
             self.twin.finish(block)
             self.outputs.readings.append(self.host.readings - before)
 
     def errors(self, reference: Reference) -> list[float]:
         """Distance of each block's hidden states from those of the policy in FP32, relative to their length."""
-        return [
-            float(np.linalg.norm(got - want) / np.linalg.norm(want))
-            for got, want in zip(self.outputs.hidden, reference.outputs, strict=True)
-        ]
+        whole = zip(self.outputs.hidden, reference.outputs, strict=True)
+        return [distance(got, want) for got, want in whole]
 
     def chosen_otherwise(self, reference: Reference) -> int:
         """Blocks whose last layer attends to other tokens than the policy in FP32, whose keys and queries differ."""

@@ -8,14 +8,17 @@ Nothing on the chip outlives a pass. `registers` therefore holds every register 
 it, also one that the pass before has left, and a pass that needs a context begins with a SWITCH.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Packing
+from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.program.core_model import Core
 from openvrex.golden.program.isa import Instruction
+from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.lxe_model import Memory, Result
 from openvrex.hdl.params import CoreParams
 
@@ -55,50 +58,64 @@ def idle_ports(p: CoreParams) -> dict[str, int]:
     return {"th_hd": f.th_hd, "ratio": f.ratio_q16, "blocks": 1, **none}
 
 
-def places_of(plan: Any, bases: dict[int, int], memory: Memory) -> list[Place]:
-    """The arrays of a layer, whose plan has the spaces `work`, `weights` and `kv`, then the regions of memory.
+def layer_shape(decoder: Decoder, packing: Packing | None, tokens: int, recent: int, entries: int = 0) -> LayerShape:
+    """That of a decoder's layers, on passes of up to `tokens` tokens."""
+    return LayerShape(
+        width=decoder.embeddings.shape[1],
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_size=decoder.head_size,
+        ffn=decoder.layers[0]["ffn_down"].shape[0],
+        tokens=tokens,
+        recent=recent,
+        entries=entries,
+        epsilon=float(decoder.epsilon),
+        packing=packing,
+    )
 
-    bases : addresses by the register behind which arrays lie
-    """
-    own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
-    arrays = [Place(a.name, a.offset + bases[a.base], a.shape, a.dtype) for a in own]
-    return arrays + [Place(r.name, r.base, (r.size,), np.uint8) for r in memory.regions]
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """How far hidden states are from those in FP32, relative to their length."""
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
-class Pass(Protocol):
+def arrays(plan: Any) -> list[Any]:
+    """The arrays of a layer, whose plan has the spaces `work`, `weights` and `kv`."""
+    return [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
+
+
+def places(given: Iterable[tuple[Any, int]], memory: Memory) -> list[Place]:
+    """Arrays with their addresses, then the regions of memory."""
+    own = [Place(a.name, at, a.shape, a.dtype) for a, at in given]
+    return own + [Place(r.name, r.base, (r.size,), np.uint8) for r in memory.regions]
+
+
+@dataclass(frozen=True)
+class Pass:
     """One run of a program.
 
     name : of the pass in messages and records: "frame 0, layer 1". No two passes of a stream have the same
     program : its instructions, up to HALT. Passes of one shape share one list
     registers : values at the start, by number of the register; those that are not named are 0
+    run : executes the program on the stream's core, and writes the tables to its memory; raises `LxeError`
+    facts : figures of the pass for its record, in JSON's types: what golden knows after `run`, such as the number of
+        clusters
+    places : the arrays that a message may name. Where several hold an address, it names the first
     stages : the stage of each instruction, whose cycles the pass's record then has; empty: none
+    step : what the stream's host runs
 
     The engine calls, in this order, `run`, `facts` and `places`. It calls none of them for a pass that an earlier run
     of the command has executed on golden.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def program(self) -> Sequence[Instruction]: ...
-    @property
-    def registers(self) -> dict[int, int]: ...
-    @property
-    def stages(self) -> Sequence[str]: ...
-
-    def run(self) -> Result:
-        """Execute the program on the stream's core, and write the tables to its memory. Raises `LxeError`."""
-        ...
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the pass for its record, in JSON's types: what golden knows after `run`, such as the number of
-        clusters.
-        """
-        ...
-
-    def places(self) -> Iterable[Place]:
-        """The arrays that a message may name. Where several hold an address, it names the first."""
-        ...
+    name: str
+    program: Sequence[Instruction]
+    registers: dict[int, int]
+    run: Callable[[], Result]
+    facts: Callable[[Result], dict[str, Any]]
+    places: Callable[[], list[Place]]
+    stages: Sequence[str] = ()
+    step: Any = None
 
 
 class PassStream(Protocol):

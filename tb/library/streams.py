@@ -225,6 +225,13 @@ class Bench:
                 s.reset()
         await self._release()
 
+    async def begin(self) -> None:
+        """Forget what streams have moved, and reset."""
+        for s in self.streams:
+            if isinstance(s, Source | Sink):
+                (s.sent if isinstance(s, Source) else s.got).clear()
+        await self.reset()
+
     async def _release(self) -> None:
         """End the reset and start to count cycles. A unit with protected memories stays in reset for `hold` more
         cycles.
@@ -259,6 +266,35 @@ class Bench:
                 await self._skip(limit)
             else:
                 await self.step()
+
+    async def rest(self, cycles: int) -> None:
+        """Go on for some cycles, in which nothing more may come."""
+        for _ in range(cycles):
+            await self.step()
+
+    async def play(self, stall, done, cut_at: int, limit: int, rest: int = 20) -> bool:
+        """Step until `done()`, then rest; or until the cycle `cut_at`. `stall()` sets the stalls of the next cycle.
+
+        Returns whether it has ended. Fails after `limit` cycles.
+        """
+
+        def ended() -> bool:
+            stall()
+            return done()
+
+        stall()
+        while self.cycle < cut_at:
+            stall()
+            await self.step()
+        if not cut_at:
+            await self.run(ended, limit)
+            await self.rest(rest)
+        return not cut_at
+
+    def counters(self, names) -> dict[str, int]:
+        """The unit's performance counters by name."""
+        perf = bits_of(self.dut.perf)
+        return {name: perf >> 32 * i & 0xFFFFFFFF for i, name in enumerate(names)}
 
     def state(self) -> str:
         """How many beats each stream has moved, and which beat waits."""

@@ -1,7 +1,7 @@
 """Layers of a decoder on a core, over a window that a policy moves: a stream of passes (`tb.library.pass_stream`)."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,13 @@ from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import Segment
 from openvrex.golden.policies.window_decisions import branch_of, decide
 from openvrex.golden.program.core_model import Core
-from openvrex.golden.program.isa import Instruction
-from openvrex.golden.program.layer_memory import LayerShape
-from openvrex.golden.program.lxe_model import Memory, Result
+from openvrex.golden.program.lxe_model import Memory
 from openvrex.golden.program.window_host import WindowHost, WindowStep
 from openvrex.golden.program.window_plan import LAYER, WindowPlan
 from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import CoreParams
-from openvrex.tb.library.frame_vision import FrameVision, VisionPass
-from openvrex.tb.library.pass_stream import Place, idle_core, idle_ports, places_of
+from openvrex.tb.library.frame_vision import FrameVision, vision_pass
+from openvrex.tb.library.pass_stream import Pass, arrays, distance, idle_core, idle_ports, layer_shape, places
 from openvrex.tb.library.video_question import likeliest
 
 TOKENS = 16  # of the largest pass
@@ -92,7 +90,7 @@ class Reference(DecoderRun):
         for k, own in enumerate(self.outputs):
             most = np.maximum(most, self.moved.get(k, 0))
             if plain is not None and len(own):
-                apart = max(apart, float(np.linalg.norm(own - plain.outputs[k]) / np.linalg.norm(own)))
+                apart = max(apart, distance(plain.outputs[k], own))
             out.append(layers * (ROUNDINGS + bool(plain)) * ROUNDING + BRANCH * max(float(most.sum()), apart))
         return out
 
@@ -112,56 +110,6 @@ class Reference(DecoderRun):
         return out
 
 
-@dataclass(frozen=True)
-class WindowPass:
-    """One step of a stream: a `tb.library.pass_stream.Pass`.
-
-    Its facts: `of`, the number of the step's pass or turn · block, stage, layer, part · `kind`: layer or turn
-    `tokens` of the pass, or keys that are turned, `refreshed` of these
-    """
-
-    stream: "WindowStream"
-    step: WindowStep
-
-    @property
-    def name(self) -> str:
-        """Block, pass and layer, and the part of a layer that is cut into programs."""
-        s = self.step
-        part = "" if s.ends and not s.part else f", part {s.part}"
-        return f"{s.stage} {s.block}, {'pass' if isinstance(s.of, Piece) else 'turn'} {s.number}, layer {s.layer}{part}"
-
-    @property
-    def program(self) -> Sequence[Instruction]:
-        """Shared by all steps of a kind and a number of tokens."""
-        return self.step.program
-
-    @property
-    def registers(self) -> dict[int, int]:
-        """Addresses and counts."""
-        return self.step.registers
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """None: records have the cycles of whole steps."""
-        return ()
-
-    def run(self) -> Result:
-        """Execute the step on golden."""
-        return self.stream.host.run(self.step)
-
-    def facts(self, result: Result) -> dict[str, Any]:
-        """Figures of the step after `run`."""
-        s = self.step
-        out = {"of": s.number, "block": s.block, "stage": s.stage, "layer": s.layer, "part": s.part}
-        out |= {"kind": "layer" if isinstance(s.of, Piece) else "turn", "tokens": len(s.of.tokens)}
-        return out | {"refreshed": s.of.refreshed if isinstance(s.of, Piece) else 0}
-
-    def places(self) -> list[Place]:
-        """The layer's arrays, then the regions of memory."""
-        h, s = self.stream.host, self.step
-        return places_of(h.of(len(s.of.tokens)), h.bases[s.layer], h.memory)
-
-
 class WindowStream:
     """The loaded layers of a decoder on a core, over segments of a stream, under a policy of `WINDOWED`.
 
@@ -170,8 +118,10 @@ class WindowStream:
     masks : as for `decide` · vision : encodes frames on the same core
 
     The pool has as many slots as the stream needs; `slots` asks for more. Layers have the history branch if the policy
-    has it. Iteration gives the passes. Then `outputs` has the hidden states of each block's admitted tokens, `events`
-    what has happened. Raises `ParamError` for a core that does not hold the layers, or lacks what the branch needs.
+    has it. Iteration gives the passes. Their facts: `of`, the number of the step's pass or turn · block, stage, layer,
+    part · `kind`: layer or turn · `tokens` of the pass, or keys that are turned, `refreshed` of these. Then `outputs`
+    has the hidden states of each block's admitted tokens, `events` what has happened. Raises `ParamError` for a core
+    that does not hold the layers, or lacks what the branch needs.
     """
 
     def __init__(
@@ -193,18 +143,8 @@ class WindowStream:
         check(slots in (0, max(slots, self.need)), "slots", slots, f"must be at least {self.need}, or 0: as many")
         slots = -(-max(slots, self.need, tokens) // pair) * pair
         held, packing = decoder.held(p.lxe.weights)
-        shape = LayerShape(
-            width=decoder.embeddings.shape[1],
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            head_size=decoder.head_size,
-            ffn=decoder.layers[0]["ffn_down"].shape[0],
-            tokens=min(tokens, max(len(d.rows) for d in self.decisions)),
-            recent=slots,
-            entries=0,
-            epsilon=float(decoder.epsilon),
-            packing=packing,
-        )
+        most = min(tokens, max(len(d.rows) for d in self.decisions))
+        shape = layer_shape(decoder, packing, most, recent=slots)
         history = branch_of(entry)
         self.plan = WindowPlan(shape, p.lxe_format(), places, history=history)
         out, layers = shape.heads * shape.head_size, range(len(decoder.layers))
@@ -250,17 +190,34 @@ class WindowStream:
         state = self.plan.branch["state"]
         return bool(self.host.memory.get(self.host.address(state, layer), state.shape, np.float32).any())
 
-    def _see(self, d: Decision, x: np.ndarray) -> Generator[VisionPass, None, np.ndarray]:
+    def _see(self, d: Decision, x: np.ndarray) -> Generator[Pass, None, np.ndarray]:
         """The passes of a frame; returns the embeddings of its tokens, those of `x` where none enters the decoder."""
         assert self.vision
         for host, step in self.vision.steps(d.index):
-            yield VisionPass(self.core, d.index, host, step)
+            yield vision_pass(self.core, d.index, host, step)
         host_of, out = self.vision.of(d.index), x.copy()
         if host_of:
             out[d.admitted - d.start] = host_of.embeddings
         return out
 
-    def __iter__(self) -> Iterator[WindowPass | VisionPass]:
+    def _pass(self, s: WindowStep) -> Pass:
+        h, tokens = self.host, len(s.of.tokens)
+        kind, refreshed = ("pass", s.of.refreshed) if isinstance(s.of, Piece) else ("turn", 0)
+        part = "" if s.ends and not s.part else f", part {s.part}"
+        facts = {"of": s.number, "block": s.block, "stage": s.stage, "layer": s.layer, "part": s.part}
+        facts |= {"kind": "layer" if kind == "pass" else kind, "tokens": tokens, "refreshed": refreshed}
+        bases = h.bases[s.layer]
+        return Pass(
+            f"{s.stage} {s.block}, {kind} {s.number}, layer {s.layer}{part}",
+            s.program,
+            s.registers,
+            lambda: h.run(s),
+            lambda _: facts,
+            lambda: places(((a, a.offset + bases[a.base]) for a in arrays(h.of(tokens))), h.memory),
+            step=s,
+        )
+
+    def __iter__(self) -> Iterator[Pass]:
         h, last = self.host, len(self.host.bases) - 1
         for d, segment in zip(self.decisions, self.segments, strict=True):
             parts, x = [np.zeros((0, segment.x.shape[1]), np.float32)], segment.x
@@ -268,7 +225,7 @@ class WindowStream:
                 x = yield from self._see(d, x)
             for step in h.block(d, x):
                 self.carried += isinstance(step.of, Piece) and not step.part and self._begins_with_state(step.layer)
-                yield WindowPass(self, step)
+                yield self._pass(step)
                 if isinstance(step.of, Piece) and step.layer == last and step.ends:
                     parts.append(h.hidden(len(step.of.tokens))[step.of.refreshed :])
             self.outputs.append(np.concatenate(parts))
@@ -297,5 +254,5 @@ class WindowStream:
         out: list[float | None] = []
         for d, got, known in zip(self.decisions, self.outputs, reference.outputs, strict=True):
             want = known if len(known) < d.stop - d.start else known[d.admitted - d.start]
-            out.append(float(np.linalg.norm(got - want) / np.linalg.norm(want)) if len(want) else None)
+            out.append(distance(got, want) if len(want) else None)
         return out

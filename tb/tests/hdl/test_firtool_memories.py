@@ -6,19 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl import generated
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.firtool_memories import MemoryPorts, holders, in_shape, shapes
 from openvrex.hdl.memory import KINDS, bodies
 from openvrex.hdl.params import override, preset
-from openvrex.scripts.main import app
 from openvrex.tb.checks.dre_checks import TINY, play, run
 from openvrex.tb.checks.wtu_checks import TINY as WTU
 from openvrex.tb.checks.wtu_checks import differs, episode
 from openvrex.tb.checks.wtu_checks import run as wtu_run
 from openvrex.tb.library.yosys import run_yosys
+from tb.tests.commands import vrex
 
 FIRTOOL = MemoryPorts.FIRTOOL
 # The convention, by which open flows find memories: every port of the module has such a name.
@@ -70,7 +69,7 @@ def test_black_boxes_leave_the_shapes_to_macros(tmp_path):
         "-o",
         tmp_path,
     ]
-    assert CliRunner().invoke(app, [*map(str, args)]).exit_code == 0
+    vrex(*map(str, args))
     made = generated.read(tmp_path)
     names = {m["module"] for m in made.manifest["memories"] if m["module"]}
     assert modules(made.memories).keys() == names

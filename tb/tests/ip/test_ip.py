@@ -24,7 +24,6 @@ from peakrdl_regblock.udps import ALL_UDPS
 from systemrdl import RDLCompileError, RDLCompiler
 from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
-from typer.testing import CliRunner
 
 import openvrex.ip.package
 from openvrex.golden.program.core_host import CoreHost
@@ -46,7 +45,6 @@ from openvrex.ip.register_page import page
 from openvrex.ip.shell import TOPS
 from openvrex.ip.software import HERE, OWN, has_memory, sources
 from openvrex.ip.table_header import table_header
-from openvrex.scripts.main import app
 from openvrex.tb.checks.core_checks import ALONE, LAYERS, SHAPE, begin, forget, host, ports
 from openvrex.tb.checks.core_checks import params as core_params
 from openvrex.tb.checks.dre_ip_checks import CHANGES as DRE_IP
@@ -59,6 +57,7 @@ from openvrex.tb.library.lxe_programs import Ran, Script, image
 from openvrex.tb.library.runner import BUILD, ROOT, Run, verilator_env
 from openvrex.tb.library.streams import pack
 from openvrex.tb.library.transfer_traffic import params as dre_ip_params
+from tb.tests.commands import refuses, tried, vrex
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LATENCY = 6  # of the example's memory
@@ -92,10 +91,6 @@ def fusesoc(folder: Path, unit: str, target: str, *how: str, **env: str) -> subp
 def yosys(folder: Path, *commands: str) -> subprocess.CompletedProcess:
     code = "import sys; from pyosys import libyosys as y; d = y.Design(); [y.run_pass(c, d) for c in sys.argv[1:]]"
     return run([sys.executable, "-c", code, *commands], folder)
-
-
-def vrex(*args: object):
-    return CliRunner().invoke(app, ["ip", *map(str, args)])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -144,12 +139,12 @@ def test_a_package_lints_and_reads_in_yosys(unit, tmp_path):
 def test_a_unit_has_a_fusesoc_core(unit, how, tmp_path):
     """FuseSoC finds a generated unit by its name and lints it; a fault in the text is an error."""
     args = ["generate", unit, "--preset", "tiny", "--fusesoc", "-o", str(tmp_path), *how]
-    assert CliRunner().invoke(app, args).exit_code == 0
+    vrex(*args)
     command = [Path(sys.executable).with_name("fusesoc"), "--cores-root", ".", "run", "--target", "lint"]
     linted = run([*command, f"openvrex:unit:{unit}"], tmp_path)
     assert linted.returncode == 0, linted.stderr
     assert "%Warning" not in linted.stdout + linted.stderr
-    refused = CliRunner().invoke(app, [*args, "--no-memory-bodies"])
+    refused = tried(*args, "--no-memory-bodies")
     assert (refused.exit_code, "--fusesoc=True: must stay out beside" in refused.stderr) == (2, True)
     (file,) = [f for f in tmp_path.glob(f"{unit}.*v")]
     file.write_text(file.read_text().replace("endmodule", "", 1))
@@ -365,7 +360,7 @@ def test_every_file_tells_where_it_is_from_and_needs_no_python(unit, tmp_path):
         commands |= set(re.findall(r"vrex (?:ip|generate) [^<\n\"]*", text))
         assert not re.findall(r"\b(?:hdl|golden|sim|tb|scripts)[./]\w+|\b\w+\.py\b|\bParamError\b", text), file
     [mine] = {c.strip() for c in commands if c.startswith("vrex ip") and "..." not in c}
-    assert CliRunner().invoke(app, [*shlex.split(mine)[1:], "-o", str(tmp_path / "b")]).exit_code == 0
+    vrex(*shlex.split(mine)[1:], "-o", str(tmp_path / "b"))
     for file in files:
         assert (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes() == file.read_bytes(), file
 
@@ -427,8 +422,7 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
-    got = vrex(*args, "-o", tmp_path / "out")
-    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    got = refuses("ip", *args, "-o", tmp_path / "out")
     assert message in got.stderr
     assert not (tmp_path / "out").exists()
 
@@ -437,8 +431,7 @@ def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
 def test_a_folder_that_is_a_file(tmp_path, below):
     file = tmp_path / "file"
     file.write_text("mine")
-    got = vrex("dre_ip", "--preset", "tiny", "-o", file / below)
-    assert (got.exit_code, got.stderr.count("\n")) == (2, 1)
+    got = refuses("ip", "dre_ip", "--preset", "tiny", "-o", file / below)
     assert f"-o={file / below}: must be a folder, and {file} is a file" in got.stderr
     assert file.read_text() == "mine"
 

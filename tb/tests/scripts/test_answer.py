@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
 from openvrex.golden.inputs.vision import Projector
@@ -14,11 +13,11 @@ from openvrex.golden.program.encoder_compiler import EncoderShape
 from openvrex.golden.program.encoder_host import EncoderWeights
 from openvrex.golden.program.model_host import Weights
 from openvrex.hdl.params import CLOCK
-from openvrex.scripts.main import app
 from openvrex.scripts.run import answer_command, run_options
 from openvrex.tb.library import small_encoder, small_models, stage_log
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.video_question import VideoQuestion, Watched, answer, likeliest
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs.checkpoints import folder
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -57,10 +56,6 @@ class Small(small_models.PlainDecoder):
         self.v, self.q, self.length = np.zeros_like(self.k), [None] * len(self.layers), 0
 
 
-def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["answer", *map(str, words)])
-
-
 @pytest.fixture
 def small(monkeypatch):
     """The command with the small decoder in place of SmolLM2, and random pictures and texts."""
@@ -88,8 +83,7 @@ def given_parts(own: Weights) -> list[np.ndarray]:
 
 def test_a_question_is_answered_on_the_rtl(small, tmp_path):
     words = ("--policy", "resv", "--encoder", "numpy", "--frames", 1, "--generate", 2, "-o", tmp_path)
-    got = vrex(*words, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("answer", *words, "--json")
     result = json.loads(got.stdout)
     assert not result["differences"]
     tokens = [token for token, _ in answer(Small(2, 16), given_parts(small), 2)]
@@ -130,9 +124,9 @@ def test_a_question_is_answered_on_the_rtl(small, tmp_path):
 
     # The same once more: nothing runs again. Then two steps are repeated.
     before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
-    assert "Generated text" in vrex(*words).stdout
+    assert "Generated text" in tried("answer", *words).stdout
     assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
-    some = vrex(*words, "--from", 3, "--to", 4)
+    some = tried("answer", *words, "--from", 3, "--to", 4)
     assert some.stdout.splitlines() == [
         "3: pass 0, layer 0, output: equal",
         "4: pass 0, layer 0, ffn: equal",
@@ -149,8 +143,7 @@ def test_two_videos_at_once_are_told_what_each_is_told_alone(small, monkeypatch,
     words = ("--policy", "resv", "--encoder", "numpy", "--frames", 1, "--generate", 2, "--json")
     runs = {}
     for clips in (["world"], ["globe"], ["world", "globe"]):
-        got = vrex(*clips, *words, "-o", tmp_path / "-".join(clips))
-        assert got.exit_code == 0, got.output
+        got = vrex("answer", *clips, *words, "-o", tmp_path / "-".join(clips))
         runs["-".join(clips)] = result = json.loads(got.stdout)
         assert not result["differences"]
         assert all(one["cycles"] == one["predicted"] for one in result["passes"])
@@ -173,8 +166,7 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
     monkeypatch.setattr(answer_command, "decoder_host", host)
     words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
     words += ("-p", "pages.mean=4", "--encoder", "numpy")
-    got = vrex("--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words)
-    assert got.exit_code == 0, got.output
+    got = vrex("answer", "--frames", 1, "--generate", 8, "-o", tmp_path, "--json", *words)
     result = json.loads(got.stdout)
     assert result["params"]["budget"] == 2
     assert not result["differences"]
@@ -186,8 +178,7 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
 
 def test_frames_are_encoded_on_the_core(small, tmp_path):
     """A picture's programs precede its pass; their embeddings are near those in FP64."""
-    got = vrex("--policy", "resv", "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("answer", "--policy", "resv", "--frames", 1, "--generate", 2, "-o", tmp_path, "--json")
     result = json.loads(got.stdout)
     assert not result["differences"]
     [picture] = [one for one in result["passes"] if one["picture"]]
@@ -199,21 +190,6 @@ def test_frames_are_encoded_on_the_core(small, tmp_path):
     assert {*(f"vision {name}" for name in seen), "norm1", "output", "hash", "head"} <= set(result["stages"])
     own = sum(one["cycles"] for one in result["passes"] if one["part"] == 1)
     assert result["per_second"]["frames"] == CLOCK / own
-
-
-def test_an_encoder_that_does_not_exist():
-    got = vrex("--encoder", "gpu")
-    assert got.exit_code == 2
-    assert "encoder='gpu': must be one of core, numpy" in got.stderr
-
-
-def test_a_policy_that_no_whole_decoder_runs():
-    got = vrex("--policy", "mosaic")
-    assert got.exit_code == 2
-    assert "policy='mosaic': must be resv or pages" in got.stderr
-    got = vrex("-p", "lxe.codes=0")
-    assert got.exit_code == 2
-    assert "lxe.codes=0: must be the numbers of a code for pages" in got.stderr
 
 
 def test_the_likeliest_token_has_its_probability():
@@ -268,8 +244,7 @@ def test_the_real_decoder(layers, frames, generate, more, tmp_path):
     half an hour of two cores.
     """
     words = ("--policy", "resv", "--layers", layers, "--frames", frames, "--generate", generate, *more)
-    got = vrex(*words, "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("answer", *words, "-o", tmp_path, "--json")
     result = json.loads(got.stdout)
     assert not result["differences"]
     assert len(result["text"]) == generate
@@ -285,14 +260,13 @@ def test_a_checkpoint_of_the_user(method, tmp_path):
     """A folder with 4-bit weights, whose ragged groups are told, on the 16 lanes of the command."""
     folder(tmp_path / "mine", method, 128 if method == "gptq" else 32, intermediate_size=160, num_key_value_heads=2)
     words = ("--model", tmp_path / "mine", "--frames", 0, "--policy", "resv", "--generate", 2)
-    got = vrex(*words, "-p", "lxe.weights=true", "-o", tmp_path / "run", "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("answer", *words, "-p", "lxe.weights=true", "-o", tmp_path / "run", "--json")
     result = json.loads(got.stdout)
     assert (result["decoder"], result["layers"], result["all_layers"]) == ("mine", 1, 1)
     assert not result["differences"]
     told = "mine: ZERO in groups of 128 become ZERO in groups of 32: 40 bytes for 64 weights"
     assert (told in got.stderr) == (method == "gptq")
-    again = vrex(*words, "-p", "lxe.weights=false", "-o", tmp_path / "whole", "--json")
+    again = vrex("answer", *words, "-p", "lxe.weights=false", "-o", tmp_path / "whole", "--json")
     whole = json.loads(again.stdout)
     assert sum(one["loaded"] for one in result["passes"]) < sum(one["loaded"] for one in whole["passes"])
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.scripts import command_group, environment
 from openvrex.scripts.main import app
+from tb.tests.commands import tried
 
 VREX = [sys.executable, "-c", "from openvrex.scripts.main import app; app()"]
 
@@ -28,7 +28,7 @@ def commands(command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 def test_help_cuts_no_name_whatever_the_width(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     for path, command in commands(get_command(app)):
-        shown = re.sub(r"\x1b\[[0-9;]*m", "", CliRunner().invoke(app, [*path, "--help"]).stdout)
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", tried(*path, "--help").stdout)
         options = [name for p in command.params if p.param_type_name == "option" for name in p.opts + p.secondary_opts]
         assert not [name for name in [*options, *getattr(command, "commands", {})] if name not in shown], path
 
@@ -106,4 +106,4 @@ def test_a_full_disk_is_named(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("openvrex.scripts.generation.presets_command.flat", lambda p: full())
-    assert CliRunner().invoke(app, ["presets"]).stderr == "error: No space left on device\n"
+    assert tried("presets").stderr == "error: No space left on device\n"

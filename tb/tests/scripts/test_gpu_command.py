@@ -5,10 +5,9 @@ import os
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from openvrex.scripts.main import app
 from openvrex.sim.system.gpu_figures import read
+from tb.tests.commands import refuses, vrex
 
 HF = "needs PyTorch: make hf"
 
@@ -17,8 +16,7 @@ def test_a_platform_file_of_a_processor(tmp_path):
     """All fields, whole frames beside their prediction, and a pass that takes the file."""
     pytest.importorskip("torch", reason=HF)
     path = tmp_path / "gpu.json"
-    done = CliRunner().invoke(app, ["simulate", "gpu", "--processor", "-o", str(path)])
-    assert done.exit_code == 0, done.stderr
+    done = vrex("simulate", "gpu", "--processor", "-o", str(path))
     assert "these figures describe no GPU" in done.stdout
     figures = read(path)
     assert set(figures.steps_ms) == {"resv", "pages"}
@@ -29,8 +27,7 @@ def test_a_platform_file_of_a_processor(tmp_path):
     assert not figures.watts
     for policy in ("resident", "flexgen", "resv", "pages"):
         words = ["--policy", policy, "--platform", str(path), "--cache", "512", "--json"]
-        done = CliRunner().invoke(app, ["simulate", "pass", *words])
-        assert done.exit_code == 0, done.stderr
+        done = vrex("simulate", "pass", *words)
         out = json.loads(done.stdout)
         assert out["seconds"] > 0
         assert out["joules"] is None  # no driver tells watts
@@ -41,16 +38,14 @@ def test_a_file_of_another_kind_is_kept(tmp_path):
     """Before anything is measured; a platform file may be measured again."""
     path = tmp_path / "gpu.json"
     path.write_text('{"mine": 1}')
-    done = CliRunner().invoke(app, ["simulate", "gpu", "--processor", "-o", str(path)])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    done = refuses("simulate", "gpu", "--processor", "-o", str(path))
     assert "is a file that holds no platform file, and would be lost" in done.stderr
     assert path.read_text() == '{"mine": 1}'
 
 
 def test_without_pytorch(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    done = CliRunner().invoke(app, ["simulate", "gpu", "-o", str(tmp_path / "gpu.json")])
-    assert done.exit_code == 2
+    done = refuses("simulate", "gpu", "-o", str(tmp_path / "gpu.json"))
     assert done.stderr.strip() == "error: vrex simulate gpu needs torch: pip install 'openvrex[gpu]'"
     assert not list(tmp_path.iterdir())
 

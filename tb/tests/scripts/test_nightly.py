@@ -5,12 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.scripts.blocks import nights
 from openvrex.scripts.engineers import nightly_command
-from openvrex.scripts.main import app
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import tried
 
 LINES = {
     "stress": "pass",
@@ -36,7 +35,7 @@ def night(tmp_path, monkeypatch):
 
 
 def ends(*words: str) -> tuple[int, dict[str, str]]:
-    got = CliRunner().invoke(app, ["dev", "nightly", *words, "--json"])
+    got = tried("dev", "nightly", *words, "--json")
     return got.exit_code, {name: part["end"] for name, part in json.loads(got.stdout)["parts"].items()}
 
 

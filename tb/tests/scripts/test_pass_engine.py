@@ -5,7 +5,6 @@ import pickle
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,40 +25,12 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.pass_files import Change, Image, Played
 from openvrex.tb.library.pass_player import Comparison
-from openvrex.tb.library.pass_stream import Place
+from openvrex.tb.library.pass_stream import Pass, Place, arrays, places
 from openvrex.tb.library.small_encoder import patches
 from openvrex.tb.library.waveforms import suffix
 
 FRAMES = 4
 SIMULATOR = CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.loads", "lxe.vpe.stores"]])
-
-
-@dataclass
-class LayerPass:
-    """A layer of a host on what is in memory, without cycles of its stages."""
-
-    of: "Layers"
-    name: str
-    layer: int
-    stages = ()
-
-    def __post_init__(self):
-        h = self.of.host
-        self.program = h.program(self.layer)
-        self.registers = dict(enumerate(h.core.registers)) | h.registers(self.layer)
-
-    def run(self):
-        self.of.executed.append(self.name)
-        return self.of.host.run(self.layer)
-
-    def facts(self, result):
-        return {"clusters": self.of.core.dre.level(self.layer), "stored": sum(w.data.size for w in result.writes)}
-
-    def places(self):
-        h, plan = self.of.host, self.of.host.plans[self.layer]
-        own = [a for space in (plan.work, plan.weights, plan.kv) for a in space.arrays.values()]
-        arrays = [Place(a.name, h.address(a, self.layer), a.shape, a.dtype) for a in own]
-        return [*arrays, *(Place(r.name, r.base, (r.size,), np.uint8) for r in h.memory.regions)]
 
 
 class Layers:
@@ -71,11 +42,27 @@ class Layers:
         self.core, self.ports = self.host.core, ports(self.host)
         self.executed: list[str] = []
 
-    def __iter__(self) -> Iterator[LayerPass]:
+    def of(self, name: str, layer: int) -> Pass:
+        """A layer on what is in memory, without cycles of its stages."""
+        h, registers = self.host, dict(enumerate(self.core.registers)) | self.host.registers(layer)
+
+        def run():
+            self.executed.append(name)
+            return h.run(layer)
+
+        def facts(result):
+            return {"clusters": self.core.dre.level(layer), "stored": sum(w.data.size for w in result.writes)}
+
+        def where():
+            return places(((a, h.address(a, layer)) for a in arrays(h.plans[layer])), h.memory)
+
+        return Pass(name, h.program(layer), registers, run, facts, where)
+
+    def __iter__(self) -> Iterator[Pass]:
         for frame in range(FRAMES):
             begin(self.host, self.rng, frame * SHAPE.tokens)
             for layer in range(LAYERS):
-                yield LayerPass(self, f"frame {frame}, layer {layer}", layer)
+                yield self.of(f"frame {frame}, layer {layer}", layer)
 
 
 @pytest.fixture(scope="module")

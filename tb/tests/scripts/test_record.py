@@ -8,13 +8,11 @@ import tomllib
 from dataclasses import asdict
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.papers.evaluation.fleet import Device, day
 from openvrex.papers.evaluation.other_policies import PROFILES, policies
 from openvrex.scripts.engineers import record_command
-from openvrex.scripts.main import app
 from openvrex.scripts.records import recorded_results, synthesis_results
 from openvrex.scripts.simulate import system_options
 from openvrex.scripts.simulate.layer_command import played
@@ -25,6 +23,7 @@ from openvrex.sim.system.platforms import EDGE, POWER, POWER_FILE, SERVER, platf
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import refuses
 
 KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) for name in record_command.MEASURED}
 
@@ -147,8 +146,7 @@ def test_a_result_is_kept_with_what_it_is_of(monkeypatch):
 
 
 def test_another_name_is_refused():
-    run = CliRunner().invoke(app, ["dev", "record", "clocks"])
-    assert run.exit_code == 2
+    run = refuses("dev", "record", "clocks")
     assert f"result='clocks': must be one of {', '.join(record_command.MEASURED)}" in run.stderr
 
 

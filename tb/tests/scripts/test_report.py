@@ -7,15 +7,14 @@ import subprocess
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.papers.commands import demo_command
 from openvrex.scripts import quantity
-from openvrex.scripts.main import app
 from openvrex.scripts.pages import block_diagram, html_page
 from openvrex.scripts.size import report_command
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.trace_check import Outcome
+from tb.tests.commands import refuses, tried, vrex
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 # Quiet: a browser calls home at its start otherwise.
@@ -52,7 +51,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_command, "_simulate", simulate)
         options = ["--preset", "tiny", "--sweep", str(sweep), "--tests", str(folder / "tests.xml"), "-o", str(folder)]
-        run = CliRunner().invoke(app, ["report", *options])
+        run = tried("report", *options)
     assert run.exit_code == 0, run.output
     return folder / "report.html"
 
@@ -139,8 +138,7 @@ def test_numbers(value, digits, text):
 @pytest.mark.nightly
 def test_the_default_report_ends_well(tmp_path):
     """Every unit of the preset `core` on the fixture's trace, inputs that idle and outputs that stall included."""
-    run = CliRunner().invoke(app, ["report", "-o", str(tmp_path)])
-    assert run.exit_code == 0, run.output
+    vrex("report", "-o", str(tmp_path))
     assert "Every beat equals golden." in (tmp_path / "report.html").read_text()
 
 
@@ -163,7 +161,7 @@ def test_difference_is_red_and_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(
         report_command, "_simulate", lambda unit, *rest: ([wrong] if unit == "hcu" else [], "<svg></svg>")
     )
-    run = CliRunner().invoke(app, ["report", "--preset", "tiny", "--tests", "none.xml", "-o", str(tmp_path), "--json"])
+    run = tried("report", "--preset", "tiny", "--tests", "none.xml", "-o", str(tmp_path), "--json")
     assert run.exit_code == 1
     assert "o[3]: cluster is 4, expected 5" in run.stderr
     told = json.loads(run.stdout)
@@ -191,8 +189,7 @@ def test_bad_input(option, content, message, tmp_path, monkeypatch):
         (target / "points.json").write_text(content)
     elif content:
         target.write_text(content)
-    run = CliRunner().invoke(app, ["report", "--preset", "tiny", option, str(target), "-o", str(tmp_path / "out")])
-    assert run.exit_code == 2
+    run = refuses("report", "--preset", "tiny", option, str(target), "-o", str(tmp_path / "out"))
     assert message in " ".join(run.output.split())
     assert not (tmp_path / "out").exists()
 

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import emit
-from openvrex.scripts.main import app
 from openvrex.scripts.run import policy_run, run_folder
 from openvrex.scripts.run.pass_engine import PassEngine
 from openvrex.scripts.run.windows_command import WindowRun
@@ -19,6 +17,7 @@ from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.page_rules import faults
 from openvrex.tb.library.small_windows import HISTORY, SmallDecoder, policy, seen, segments
 from openvrex.tb.library.window_stream import WindowStream
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 # Streams so short that little is simulated, and windows so small that they move all the same.
@@ -32,10 +31,6 @@ SHORT = {
 # Its core: a program memory that cuts a layer into two programs.
 BRANCH = "features=hybrid", "lxe.i_depth=256"
 POLICY = {"history": "hybrid"}  # of a stream, where it is not named after its policy
-
-
-def vrex(*words) -> object:
-    return CliRunner().invoke(app, ["run", "windows", *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +76,7 @@ def words(name: str, layers: int, **more) -> list:
 )
 def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
     """Every store, all memory and every cycle of a stream, in which every kind of event happens."""
-    got = vrex(*words(name, layers), "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("run", "windows", *words(name, layers), "-o", tmp_path, "--json")
     assert got.stderr == "note: is small\n"
     result = json.loads(got.stdout)
     assert not result["differences"]
@@ -119,10 +113,10 @@ def test_a_policy_on_the_rtl(name, layers, small, tmp_path):
 
     # The same once more: nothing runs again. Then two passes are repeated.
     before = (tmp_path / "passes" / "passes.jsonl").read_bytes()
-    again = vrex(*words(name, layers), "-o", tmp_path)
+    again = tried("run", "windows", *words(name, layers), "-o", tmp_path)
     assert "Pruned tokens never entered" in again.stdout
     assert (tmp_path / "passes" / "passes.jsonl").read_bytes() == before
-    some = vrex(*words(name, layers), "-o", tmp_path, "--from", 1, "--to", 2)
+    some = tried("run", "windows", *words(name, layers), "-o", tmp_path, "--from", 1, "--to", 2)
     assert (
         some.stdout.splitlines()[0]
         == ("1: frame 1, pass 1, layer 0: equal", "1: prompt 0, pass 0, layer 1: equal")[layers - 1]
@@ -211,34 +205,6 @@ def test_events_that_never_happened_are_told():
     assert "hybrid: nothing was carried in" in WindowRun.missing(hybrid | {"params": {"ssm": "random"}})[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ([], "Missing argument 'policy'"),
-        (["rekv"], "policy='rekv': must be one of full, streamingllm, codecsight, hybrid: resv and mosaic are"),
-        (["full", "--ahead"], "No such option: --ahead"),
-        (
-            ["hybrid", "-p", "hybrid.ssm=random"],
-            "ssm='random': must be disabled on a core without the functions of a scan: add -p features=hybrid or --pr",
-        ),
-        (["codecsight", "-p", "codecsight.tau=1"], "parameter='tau': unknown; valid: window, stride, refr"),
-        (["codecsight", "-p", "codecsight.window=0"], "window=0: must be at least 1"),
-        (["full", "--tokens", 3], "tokens=3: must be"),
-        (["full", "--encoder", "gpu"], "encoder='gpu': must be one of core, numpy"),
-        (["codecsight", "--encoder", "core", "--tokens", 16], "tokens=16: must be 64 or 65 to encode frames in part"),
-        (["full", "--layers", 31], "depth=31: must be 1 to 30"),
-        (["full", "--video", "nowhere.mp4"], "nowhere.mp4"),
-        (["full", "--to", 4], "--from=None: must be given with --to and --waves"),
-    ],
-)
-def test_bad_input_is_one_line(given, why, tmp_path):
-    got = vrex(*given, "-o", tmp_path / "out")
-    assert got.exit_code == 2, got.output
-    assert why in got.stderr
-    assert got.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 @models
 @pytest.mark.nightly
 @pytest.mark.parametrize(
@@ -257,8 +223,7 @@ def test_two_layers_of_the_real_decoder(name, params, tmp_path):
     core = [x for size in sizes for x in ("-p", size)]
     own = [x for key, value in params.items() for x in ("-p", f"{name}.{key}={value}")]
     asked = ["--frames", 6, "--tokens", 10, "--gop", 2, "--generate", 1, "--question", "What?"]
-    got = vrex(name, *asked, *core, *own, "-o", tmp_path, "--json")
-    assert got.exit_code == 0, got.output
+    got = vrex("run", "windows", name, *asked, *core, *own, "-o", tmp_path, "--json")
     result = json.loads(got.stdout)
     assert not result["differences"]
     assert not WindowRun.missing(result)

@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from openvrex.scripts.main import app
 from openvrex.sim.system.machines import CACHES, NEAR, STREAMS, Cell, curve, first, ways
 from openvrex.sim.system.platforms import H100
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import refuses, tried, vrex
 
 KEPT = json.loads((ROOT / "docs/results/machines.json").read_text())["figures"]
 BY_NAME = {w.name: w for w in ways()}
@@ -71,12 +70,10 @@ def test_presets_are_as_in_the_record_of_frames():
 
 def test_the_command_draws_and_names(tmp_path):
     words = ["--machine", "H100", "--streams", "1", "-o", str(tmp_path)]
-    done = CliRunner().invoke(app, ["simulate", "machines", *words])
-    assert done.exit_code == 0, done.stderr
+    done = vrex("simulate", "machines", *words)
     assert "Least milliseconds, 1 stream, any machine: H100, memory from 1K tokens; H100, host from" in done.stdout
     assert {p.name for p in tmp_path.iterdir()} == {"machines.svg", "machines.png"}
-    done = CliRunner().invoke(app, ["simulate", "machines", "--machine", "H200"])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    done = refuses("simulate", "machines", "--machine", "H200")
     assert "machine='H200': must be one of V-Rex8, V-Rex48" in done.stderr
 
 
@@ -89,7 +86,7 @@ def test_an_interrupt_keeps_what_is_done(monkeypatch):
         return curve(way, streams)
 
     monkeypatch.setattr("openvrex.scripts.simulate.machines_command.curve", interrupted)
-    done = CliRunner().invoke(app, ["simulate", "machines", "--machine", "H100", "--streams", "1"])
+    done = tried("simulate", "machines", "--machine", "H100", "--streams", "1")
     assert done.exit_code == 130
     assert "H100, memory" in done.stdout
     assert "H100, host" not in done.stdout

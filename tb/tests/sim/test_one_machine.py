@@ -10,14 +10,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.hdl.params import CLOCK, SHARED, SystemParams, flat, override, preset
-from openvrex.scripts.main import app
 from openvrex.sim.system import (
     accelerator,
     device_memory,
@@ -44,6 +42,7 @@ from openvrex.sim.system.selection import PUBLISHED
 from openvrex.sim.system.timeline import DRE, Pass, Point
 from openvrex.sim.system.workload import Decoder, Selection, constant, traced
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import tried, vrex
 
 MODEL = Decoder()
 AT = Point(4096)
@@ -293,12 +292,11 @@ def test_refusals_are_the_plan_s():
 
 
 def test_frames_of_presets_as_generated():
-    shown = CliRunner().invoke(
-        app, ["simulate", "frames", "--select", "world:resv-buckets", "--cache", "4096", "--platform", "edge", "--json"]
+    shown = vrex(
+        "simulate", "frames", "--select", "world:resv-buckets", "--cache", "4096", "--platform", "edge", "--json"
     )
-    assert shown.exit_code == 0, shown.output
     assert f"{run(EDGE, AT, SHARES).seconds * 1e3:.1f}" in shown.stdout
-    refused = CliRunner().invoke(app, ["simulate", "frames", "--cache", "4096", "-p", "cores=5", "--json"])
+    refused = tried("simulate", "frames", "--cache", "4096", "-p", "cores=5", "--json")
     assert "cores=5: must divide 8, the tables" in refused.stdout
     assert lacks(EDGE, AT, SHARES) == ""
     assert np.isfinite(run(EDGE, AT, SHARES).joules)

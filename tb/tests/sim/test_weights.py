@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.program.isa import Opcode, encode
@@ -11,7 +10,6 @@ from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.execution.weight_expander import WeightExpander
 from openvrex.hdl.params import override, preset
-from openvrex.scripts.main import app
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.pages_pass import PagesPass
 from openvrex.sim.system.passes import selected
@@ -21,6 +19,7 @@ from openvrex.sim.system.workload import MODELS, WEIGHTS, Decoder
 from openvrex.sim.units.loader_time import LoaderTime, unpacked
 from openvrex.sim.units.lxe_time import busy
 from openvrex.sim.units.sequencer_time import trace
+from tb.tests.commands import refuses, tried
 
 FOUR = replace(EDGE, name="edge8x", system=preset("edge8x"))
 SMALL = MODELS["smollm2-135m"]
@@ -68,7 +67,7 @@ def test_the_model_suits_the_cores():
 @pytest.mark.parametrize("command", ["engines --platform edge --batch 1", "prediction --cached 1024"])
 def test_other_commands_take_what_the_cores_expand(command):
     """`-p lxe.weights=true` changes times there, too."""
-    runs = [CliRunner().invoke(app, ["simulate", *command.split(), *more]) for more in ([], ["-p", "lxe.weights=true"])]
+    runs = [tried("simulate", *command.split(), *more) for more in ([], ["-p", "lxe.weights=true"])]
     assert [run.exit_code for run in runs] == [0, 0]
     assert len({run.stdout for run in runs}) == 2
 
@@ -115,6 +114,5 @@ def test_a_frame_and_a_token_take_less():
 )
 def test_what_is_refused_in_one_line(words, reason):
     assert set(PLATFORMS) >= {"agx", "edge"}
-    run = CliRunner().invoke(app, ["simulate", *words.split()])
-    assert (run.exit_code, run.stderr.count("\n")) == (2, 1)
+    run = refuses("simulate", *words.split())
     assert reason in run.stderr

@@ -8,12 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl import emit
 from openvrex.hdl.emit import Emitted, params_of
 from openvrex.hdl.params import preset
-from openvrex.scripts.main import app
 from openvrex.synth import flow, liberty, mapping, opensta, power
 from openvrex.synth.liberty import EMBEDDED, ClockGate, SynthError
 from openvrex.synth.switching_activity import Circuit
@@ -23,6 +21,7 @@ from openvrex.tb.formal.verilog_equivalence import UnequalError
 from openvrex.tb.library.recording import Recording
 from openvrex.tb.library.yosys import run_yosys
 from tb.tests.by_day import by_day
+from tb.tests.commands import tried, vrex
 from tb.tests.synth.cell_libraries import ASAP7, SKY130, needs_pdk
 
 # Each kind of flip-flop with an enable, of both levels of enable and reset.
@@ -131,10 +130,9 @@ def test_the_commands_say_that_a_library_has_no_gate(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = other_library(("latch_posedge_precontrol", "none"), tmp_path)
     for words, said in (([], True), (["--gated", "0"], False)):
-        run = CliRunner().invoke(app, ["size", "area", "hcu", "--liberty", str(files[0]), *words])
-        assert run.exit_code == 0, run.output
+        run = vrex("size", "area", "hcu", "--liberty", str(files[0]), *words)
         assert ("other.lib: has no clock gate for the rising edge; nothing is gated" in run.stderr) == said
-    run = CliRunner().invoke(app, ["size", "timing", "hcu", "--gated", "-1"])
+    run = tried("size", "timing", "hcu", "--gated", "-1")
     assert (run.exit_code, "gated=-1: must be 0 (no clock gates) or the fewest" in run.stderr) == (2, True)
 
 

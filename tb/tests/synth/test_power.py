@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import Emitted, emit
 from openvrex.hdl.params import HcuParams
-from openvrex.scripts.main import app
 from openvrex.synth import cells, flow, power
 from openvrex.synth.flow import MemoryMacro
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
@@ -21,6 +19,7 @@ from openvrex.synth.switching_activity import Circuit, after, count, spread
 from openvrex.tb.checks.hcu_checks import golden, run, stream
 from openvrex.tb.library.activity_recorder import recorded, recordings
 from openvrex.tb.library.recording import Recording, pack
+from tb.tests.commands import vrex
 
 PDK = Path(__file__).parents[4] / "shared" / "pdk"
 ASAP7 = sorted(PDK.glob("asap7*.lib.gz"))
@@ -387,29 +386,11 @@ def test_recorder_of_chosen_instances():
 
 def test_command(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    got = CliRunner().invoke(app, ["size", "power", "cluster_set", "--preset", "tiny", "--json"])
-    assert got.exit_code == 0, got.output
+    got = vrex("size", "power", "cluster_set", "--preset", "tiny", "--json")
     unit = json.loads(got.stdout)["units"]["cluster_set"]
     assert unit["total_mw"]["low"] < unit["total_mw"]["value"] < unit["total_mw"]["high"]
     assert unit["pj_per_cycle"]["all"] == pytest.approx(unit["total_mw"]["value"] / 800 * 1000)
     assert unit["modules"][0]["recorded"] == 9  # a run for each table
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["alu"], "unit='alu': must be one of hcu"),
-        (["hcu", "--mhz", "0"], "mhz=0.0: must be more than 0"),
-        (["hcu", "--cycles", "1"], "cycles=1: must be at least 2"),
-        (["hcu", "--node", "3"], "node=3: must be one of 7"),
-        (["hcu", "--trace", "absent"], "absent"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    got = CliRunner().invoke(app, ["size", "power", *arguments])
-    assert got.exit_code == 2
-    assert message in got.stderr
-    assert got.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(len(ASAP7) != 5, reason="no ../shared/pdk beside the project: put ASAP7 there")

@@ -885,26 +885,12 @@ def test_a_unit_is_measured_as_vrex_synth_does():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("N_HCU=8..2",), "N_HCU='8..2': a range from 8 to 2 holds nothing; write 2..8"),
-        (("N_HCU=3,5",), "n_h=3: must divide tile = 64"),
-        (("N_HCX=3",), "parameter='N_HCX': unknown; write N_HCU"),
-        (("n_hcu=3",), "parameter='n_hcu': unknown; write N_HCU"),
-        (("N_HCU=1", "-p", "N_wtu=2"), "parameter='N_wtu': unknown; write N_WTU"),
-        (("N_HCU=1", "--objective", "speed"), "objective='speed': must be of cycles, bytes"),
-        (("N_HCU=1", "--trace", "nowhere"), "nowhere: cannot be read"),
-        (("N_HCU=1", "--queries", 0), "queries=0: must be at least 1"),
-        (("N_HCU=1", "--effort", "much"), "effort='much'"),
-        (("N_HCU=1", "--target", 5), "must be more than 0 ps, and needs effort speed"),
-        (("N_HCU=1", "--node", 3), "node=3: must be one of"),
-        (("N_HCU=1", "--liberty", "nowhere.lib"), "nowhere.lib"),
-        (("N_HCU=1", "--cluster", "sge"), "--cluster=sge: must be one of 'local', 'slurm', 'lsf'"),
-        (("N_HCU=1", "--workers", 0), "workers=0: must be at least 1"),
         (("N_HCU=1", "--workers", 2, "--scheduler", "tcp://x:1"), "has workers of its own"),
         (("N_HCU=1,2", "--search", 3), "must be 1 to 2, the whole grid"),
-        (("N_HCU=1,2", "--search", 1, "--list"), "leave out one"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
+    """What is found when the folder is there; `test_bad_inputs.py` has the rest."""
     found = vrex(*args, "-o", tmp_path / "out")
     assert found.exit_code == 2
     assert message in found.stderr

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks import campaign_results
-from openvrex.scripts.main import app
 from openvrex.tb.formal import cones
 from openvrex.tb.formal.proofs import EQUAL, Goal, goals
+from tb.tests.commands import vrex
 
 
 def cell(kind: str, out: str = "", **pins: list[int]) -> dict:
@@ -60,8 +59,7 @@ def test_counts_are_recorded(tmp_path, monkeypatch):
     path = tmp_path / "blocks.json"
     path.write_text(json.dumps({"commands": {}, "figures": {}}))
     monkeypatch.setattr(campaign_results, "RECORD", path)
-    run = CliRunner().invoke(app, ["dev", "prove", "cluster_set", "--cones", "--record", "--json"])
-    assert run.exit_code == 0, run.stderr
+    run = vrex("dev", "prove", "cluster_set", "--cones", "--record", "--json")
     (found,) = json.loads(run.stdout).values()
     assert found["inside"] == found["registers"] > 10
     assert campaign_results.load() == {"cluster_set": {"cones": found | campaign_results.measured_at()}}

@@ -7,11 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import coverage_command as command
-from openvrex.scripts.main import app
 from openvrex.tb.campaigns.code_coverage import (
     Point,
     Source,
@@ -32,6 +30,7 @@ from openvrex.tb.campaigns.code_coverage import (
 from openvrex.tb.campaigns.constant_bits import constant, impossible_changes
 from openvrex.tb.campaigns.subjects import SUBJECTS, Subject
 from openvrex.tb.library.runner import BenchError
+from tb.tests.commands import tried
 
 
 def data(path, *points: tuple[str, int, str, str, int]):
@@ -281,7 +280,7 @@ def test_below_98_percent_or_with_a_wrong_name_the_command_fails(tmp_path, monke
     monkeypatch.setattr(command, "SUBJECTS", {"u": unit})
     monkeypatch.setattr(command, "measure", lambda _: Counter({THEN: hits, DEFAULT: 1}))
     monkeypatch.setattr(command, "EXCLUDED", tmp_path / "coverage.toml")
-    run = CliRunner().invoke(app, ["dev", "coverage", "u", "-o", str(tmp_path), "--json"])
+    run = tried("dev", "coverage", "u", "-o", str(tmp_path), "--json")
     assert run.exit_code == code
     assert said in run.stderr
     (row,) = json.loads(run.stdout)["units"]
@@ -297,7 +296,7 @@ def test_tests_that_fail_are_told_of(tmp_path, monkeypatch):
         raise BenchError("o[3] differs")
 
     monkeypatch.setattr(command, "measure", fails)
-    run = CliRunner().invoke(app, ["dev", "coverage", "cluster_set", "-o", str(tmp_path / "out")])
+    run = tried("dev", "coverage", "cluster_set", "-o", str(tmp_path / "out"))
     assert (run.exit_code, run.stderr) == (1, "error: cluster_set: its tests fail: o[3] differs\n")
 
 
@@ -314,9 +313,3 @@ def test_reasons_are_of_units_that_are_judged():
     listed = tomllib.loads(command.EXCLUDED.read_text())
     assert listed.keys() <= SUBJECTS.keys()
     assert all(why.endswith(".") for own in listed.values() for why in own.values())
-
-
-def test_bad_input_is_named():
-    run = CliRunner().invoke(app, ["dev", "coverage", "x"])
-    assert run.exit_code == 2
-    assert "unit='x': must be one of cluster_set" in run.stderr

@@ -7,16 +7,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import mutate_command as command
-from openvrex.scripts.main import app
 from openvrex.tb.campaigns.faults import mutations
 from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campaign, netlist, sample, seen
 from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
+from tb.tests.commands import tried
 
 N, SEED = 8, 1
 BEATS = rows(TINY, 5, 41)
@@ -161,15 +160,6 @@ def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
     """What is equivalent does not count."""
     ends = [verdict(v) for v in ["killed"] * killed + ["survives"] * survive + ["equivalent", "counter"]]
     monkeypatch.setattr(command, "campaign", lambda *args: iter(ends))
-    got = CliRunner().invoke(app, ["dev", "mutate", "cluster_set"])
+    got = tried("dev", "mutate", "cluster_set")
     assert got.exit_code == code
     assert ("not explained" in got.output) == bool(survive)
-
-
-@pytest.mark.parametrize(
-    ("args", "message"), [(["hcux"], "unit='hcux': must be one of cluster_set"), (["hcu", "-n", "0"], "n=0: must be")]
-)
-def test_bad_input(args, message):
-    got = CliRunner().invoke(app, ["dev", "mutate", *args])
-    assert got.exit_code == 2
-    assert message in got.output

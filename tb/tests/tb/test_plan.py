@@ -5,12 +5,10 @@ import re
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks.sign_off import TARGETS
 from openvrex.scripts.engineers import nightly_command
-from openvrex.scripts.main import app
 from openvrex.tb.campaigns.plan import (
     PLAN,
     STAGES,
@@ -24,6 +22,7 @@ from openvrex.tb.campaigns.plan import (
     judge,
     load,
 )
+from tb.tests.commands import refuses, tried, vrex
 
 KINDS = re.compile(r"coverage|mutants|proved|proof")
 
@@ -73,24 +72,22 @@ def test_what_is_left_to_the_night_is_told_and_counts_once_it_ran(tmp_path):
     every = {f"{file}__{test}": "passed" for f in load() for file, test in f.evidence}
     day = junit(tmp_path / "tests.xml", **{k: v for k, v in every.items() if k not in late})
     args = ["verify", "--plan", "--tests", str(day), "--json"]
-    run = CliRunner().invoke(app, args)
-    assert run.exit_code == 0, run.output
+    run = vrex(*args)
     assert {r["verdict"] for r in json.loads(run.stdout)} == {"passed", "nightly"}
     (tmp_path / "nightly").mkdir()
     junit(tmp_path / "nightly" / "tests-0.xml", **dict.fromkeys(late, "passed"))
-    assert {r["verdict"] for r in json.loads(CliRunner().invoke(app, args).stdout)} == {"passed"}
+    assert {r["verdict"] for r in json.loads(vrex(*args).stdout)} == {"passed"}
     junit(tmp_path / "nightly" / "tests-1.xml", **dict.fromkeys(late, "failed"))
-    assert CliRunner().invoke(app, args).exit_code == 1
+    assert tried(*args).exit_code == 1
 
 
 def test_command_fails_on_a_feature_that_was_not_shown(tmp_path):
     every = {f"{file}__{test}": "passed" for f in load() for file, test in f.evidence}
     broken = every | {"hcu__mutants_are_killed": "failed"}
     good, bad = junit(tmp_path / "good.xml", **every), junit(tmp_path / "bad.xml", **broken)
-    run = CliRunner().invoke(app, ["verify", "--plan", "--tests", str(good), "--json"])
-    assert run.exit_code == 0, run.output
+    run = vrex("verify", "--plan", "--tests", str(good), "--json")
     assert {row["verdict"] for row in json.loads(run.stdout)} == {"passed"}
-    run = CliRunner().invoke(app, ["verify", "--plan", "--tests", str(bad)])
+    run = tried("verify", "--plan", "--tests", str(bad))
     assert run.exit_code == 1
     assert "hcu, mutants: failed (test_hcu::test_mutants_are_killed)" in run.stderr
 
@@ -116,8 +113,7 @@ def test_a_missing_or_broken_test_run_is_named(tmp_path):
     for path, message in ((tmp_path / "none.xml", "not there"), (tmp_path / "bad.xml", "not JUnit's XML")):
         if "bad" in path.name:
             path.write_text("<a>")
-        run = CliRunner().invoke(app, ["verify", "--plan", "--tests", str(path)])
-        assert run.exit_code == 2
+        run = refuses("verify", "--plan", "--tests", str(path))
         assert message in run.stderr
 
 
@@ -129,16 +125,15 @@ def test_a_fresh_checkout_has_the_recorded_results(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_table, "RECORD", kept)
     monkeypatch.chdir(tmp_path)
     plan = ["verify", "--plan"]
-    none = CliRunner().invoke(app, plan)
-    assert (none.exit_code, none.stderr.count("\n")) == (2, 1)
+    none = refuses(*plan)
     assert "build/tests.xml: not there; `make test` leaves it" in none.stderr
     every = {f"{file}__{test}": "passed" for f in load() for file, test in f.evidence}
     (tmp_path / "build").mkdir()
     run = junit(tmp_path / "build" / "tests.xml", **every)
     kept.parent.mkdir(parents=True)
-    assert CliRunner().invoke(app, [*plan, "--record"]).exit_code == 0
+    vrex(*plan, "--record")
     run.unlink()
-    found = CliRunner().invoke(app, [*plan, "--json"])
+    found = vrex(*plan, "--json")
     assert {r["verdict"] for r in json.loads(found.stdout)} == {"passed"}
     facts = json.loads(kept.read_text())
     said = (
@@ -147,16 +142,15 @@ def test_a_fresh_checkout_has_the_recorded_results(tmp_path, monkeypatch):
     assert said in " ".join(found.stderr.split())
     del facts["cases"]["hcu::mutants_are_killed"]
     kept.write_text(json.dumps(facts))
-    found = CliRunner().invoke(app, [*plan, "--json"])
+    found = vrex(*plan, "--json")
     assert {r["verdict"] for r in json.loads(found.stdout)} == {"passed", "not recorded"}
-    assert found.exit_code == 0
     facts["cases"]["hcu::mutants_are_killed"] = {"failed": 1}
     kept.write_text(json.dumps(facts))
-    assert CliRunner().invoke(app, plan).exit_code == 1
+    assert tried(*plan).exit_code == 1
     kept.write_text("{}")
-    assert CliRunner().invoke(app, plan).exit_code == 2
+    refuses(*plan)
     junit(run, **every)
-    assert "results of" not in CliRunner().invoke(app, plan).stderr
+    assert "results of" not in tried(*plan).stderr
 
 
 def test_ci_runs_every_part_of_the_night():

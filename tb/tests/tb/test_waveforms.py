@@ -5,10 +5,9 @@ import shutil
 from unittest.mock import patch
 
 import pytest
-from typer.testing import CliRunner
 
-from openvrex.scripts.main import app
 from openvrex.tb.library import waveforms
+from tb.tests.commands import tried
 
 
 @pytest.mark.nightly
@@ -16,7 +15,7 @@ def test_a_save_file_groups_streams_and_names_states(tmp_path, monkeypatch):
     """Every signal of it is in the waveform, every group is closed, and a state has the name of the source."""
     monkeypatch.chdir(tmp_path)
     with patch("openvrex.tb.library.runner.suffix", lambda: "vcd"):  # a kind that this test can read
-        run = CliRunner().invoke(app, ["verify", "kvmu", "--preset", "tiny", "--queries", "1", "--waves"])
+        run = tried("verify", "kvmu", "--preset", "tiny", "--queries", "1", "--waves")
     assert run.exit_code == 0, run.output
     folder = tmp_path / "build" / "waves" / "kvmu"
     assert f"waveform: cd {folder} && gtkwave traffic.gtkw" in " ".join(run.output.split())

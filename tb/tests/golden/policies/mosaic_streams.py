@@ -8,7 +8,9 @@ import numpy as np
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.policies.mosaic import Mosaic, MosaicParams
 from openvrex.golden.policies.mosaic_clusters import Threshold
+from openvrex.golden.policies.mosaic_hardware import HardwareLayer, SummedLayer
 from openvrex.golden.policies.policy_run import TraceRun, blocks, shape_of
+from openvrex.golden.policies.store import HOST
 
 STRICT = Threshold(0.05, 0.05)
 
@@ -32,21 +34,29 @@ def stream(scenes: list[int], seed: int = 0, noise: float = 0.1, layers: int = 2
 
 
 def run(params: MosaicParams, trace: Trace, parts: list, spy=None) -> TraceRun:
-    """A run whose blocks and steps `spy(step, selected)` sees."""
+    """A run; `spy(step, selected, host, policy)` sees each choice, with what was on the host before it."""
     policy = Mosaic(params, shape_of(trace))
+    select = policy.select
+
+    def watched(step):
+        host = np.flatnonzero(policy.store.place(step.layer)[0] == HOST)
+        chosen = select(step)
+        spy(step, chosen, host, policy)
+        return chosen
+
     if spy:
-        select = policy.select
-
-        def watched(step):
-            chosen = select(step)
-            spy(step, chosen)
-            return chosen
-
         policy.select = watched
     out = TraceRun(policy, trace)
     for block in parts:
         out.step(trace, block)
     return out
+
+
+def halves(at: int) -> tuple[Trace, Trace, list]:
+    """Two streams that differ from frame `at` on, and their blocks."""
+    (trace, parts), (other, _) = (stream(SCENES, seed, noise=0.4) for seed in (0, 7))
+    both = {n: np.concatenate([getattr(trace, n)[:, : 4 * at], getattr(other, n)[:, 4 * at :]], 1) for n in "kqv"}
+    return trace, replace(trace, **both), parts
 
 
 SMALL = MosaicParams(ratio=0.3, recent=8, build=3, partition_frames=1, cluster_tokens=2, semantic=STRICT)
@@ -67,3 +77,6 @@ DRIFT = MosaicParams(ratio=0.0, recent=4, build=4, cluster_tokens=2, semantic=ST
 
 
 LEVELS = [{"visual_level": v, "semantic_level": s} for v in (True, False) for s in (True, False)]
+
+
+KINDS = {"hardware": HardwareLayer, "sums": SummedLayer}

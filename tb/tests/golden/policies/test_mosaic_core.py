@@ -107,7 +107,7 @@ def test_a_wrong_number_is_noticed():
     out = stream(shown(frames=3), layers=1)
     for one in out:
         one.run()
-        if one.job.kind == "put":
+        if one.step.kind == "put":
             stats = out.host.core.read(0, "stats")
             stats[0, 1, 0] = np.nextafter(stats[0, 1, 0], np.float32(9))
             out.host.core.write(0, "stats", stats)
@@ -122,8 +122,8 @@ def test_programs_have_no_hazard(core):
     seen = set()
     for one in out:
         result = one.run()
-        if one.job.kind not in seen:
-            seen.add(one.job.kind)
+        if one.step.kind not in seen:
+            seen.add(one.step.kind)
             assert not play(result.issues, out.plan.fmt).problems(), one.name
     assert {"ask", "attend", "append", "codes", "visual_codes", "middle", "seed", "label", "move", "put"} <= seen
     assert {"assign", "halve"} <= seen if core else {"probe", "absorb, probe", "absorb"} <= seen
@@ -138,11 +138,11 @@ def test_a_core_that_steers_itself_is_read_once_a_run_of_tokens():
         before = out.events.readings
         result = one.run()
         assert out.events.readings == before  # the host reads when the program has ended
-        seen[one.job.kind] += 1
-        if one.job.kind == "assign":
+        seen[one.step.kind] += 1
+        if one.step.kind == "assign":
             sets = [i for i in result.issues if i.op == Opcode.STORE and sets_register(i.instruction)]
             seen["looked"] += len(sets) // 4
-            seen["stopped"] += len(sets) // 4 < one.job.size
+            seen["stopped"] += len(sets) // 4 < one.step.size
     assert seen["looked"] == sum(out.events.__dict__[x] for x in ("assigned", "deferred", "split"))
     assert seen["stopped"] > 0
     assert out.events.split > 0
@@ -211,7 +211,7 @@ def test_visual_clusters_are_the_policy_s(core):
         for s in given
     ]
     out = stream(given, layers=1, core=core, partition_frames=1, visual=Threshold(0.1, 0.2))
-    kinds = Counter(one.job.kind for one in out if one.run())
+    kinds = Counter(one.step.kind for one in out if one.run())
     assert not out.twin.differences
     frames = out.host.frames
     assert frames is not None

@@ -18,7 +18,6 @@ from openvrex.golden.program.window_plan import WindowPlan
 from openvrex.golden.program.window_slots import Decision, Events, Piece, Slots, sizes
 from openvrex.hdl.params import preset
 from openvrex.tb.library import small_models
-from openvrex.tb.library.frame_vision import VisionPass
 from openvrex.tb.library.small_windows import HISTORY, SMALL, SmallDecoder, frame, policy, seen, segments
 from openvrex.tb.library.window_stream import BRANCH, ROUNDING, ROUNDINGS, Reference, WindowStream, blocks
 from tb.tests.golden.inputs.trace_samples import models
@@ -255,7 +254,8 @@ def test_frames_are_encoded_on_the_core(name):
     equal(out, reference(name, given), ERROR + SEEN)
     kept = {int(frame.keep.sum()) for frame in vision.frames.values()} if pruned else {4}
     assert len(kept) > 1 or not pruned
-    seen_tokens = {one.host.shape.tokens for one in passes if isinstance(one, VisionPass)}
+    facts = [one.facts(None) for one in passes]
+    seen_tokens = {of["tokens"] for of in facts if of["kind"] == "vision"}
     assert seen_tokens == {1 + 4 * n for n in kept if n}
     assert len(passes) == out.total
 

@@ -13,16 +13,12 @@ from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams, preset
 from openvrex.sim.units.arbiter_time import ArbiterTime, Burst
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import arbiter_checks
 from openvrex.tb.checks.arbiter_checks import (
     DEALT,
     RUNS,
     Traffic,
-    check_a_group_that_waits_goes_on_when_nothing_is_common,
     check_cycles_equal_the_time_view,
-    check_every_answer_goes_to_whoever_asked,
-    check_no_manager_holds_up_another,
-    check_ports_answer_in_order,
-    check_reads_of_a_group_go_to_memory_once,
     emitted,
     play,
     simulate,
@@ -42,8 +38,7 @@ THREE = [
 ]
 
 
-def test_every_answer_goes_to_whoever_asked(record_property):
-    check_every_answer_goes_to_whoever_asked(record_property)
+test_every_answer_goes_to_whoever_asked = arbiter_checks.check_every_answer_goes_to_whoever_asked
 
 
 def test_sizes_of_1():
@@ -57,8 +52,7 @@ def test_with_a_memory_of_cocotbext_axi():
     play(runs, "axi", 0.3)
 
 
-def test_no_manager_holds_up_another():
-    check_no_manager_holds_up_another()
+test_no_manager_holds_up_another = arbiter_checks.check_no_manager_holds_up_another
 
 
 def test_ports_multiply_the_rate():
@@ -96,8 +90,7 @@ def test_cycles_equal_the_time_view(cores):
     check_cycles_equal_the_time_view(cores)
 
 
-def test_ports_answer_in_order():
-    check_ports_answer_in_order()
+test_ports_answer_in_order = arbiter_checks.check_ports_answer_in_order
 
 
 @pytest.mark.parametrize(
@@ -108,8 +101,7 @@ def test_cycles_of_several_ports_equal_the_time_view(cores, common, ports):
     check_cycles_equal_the_time_view(cores, common, ports)
 
 
-def test_reads_of_a_group_go_to_memory_once():
-    check_reads_of_a_group_go_to_memory_once()
+test_reads_of_a_group_go_to_memory_once = arbiter_checks.check_reads_of_a_group_go_to_memory_once
 
 
 @pytest.mark.parametrize(("cores", "common"), [(3, 1), (3, 2), pytest.param(4, 2, marks=pytest.mark.nightly)])
@@ -117,8 +109,9 @@ def test_cycles_of_common_reads_equal_the_time_view(cores, common):
     check_cycles_equal_the_time_view(cores, common)
 
 
-def test_a_group_that_waits_goes_on_when_nothing_is_common():
-    check_a_group_that_waits_goes_on_when_nothing_is_common()
+test_a_group_that_waits_goes_on_when_nothing_is_common = (
+    arbiter_checks.check_a_group_that_waits_goes_on_when_nothing_is_common
+)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])

@@ -22,6 +22,7 @@ from openvrex.golden.retrieval.hashing import Hasher
 from openvrex.golden.retrieval.wicsum import select_rows
 from openvrex.hdl.params import override, preset
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import core_checks
 from openvrex.tb.checks.core_checks import (
     AHEAD,
     ALONE,
@@ -40,11 +41,7 @@ from openvrex.tb.checks.core_checks import (
     attacks,
     begin,
     budgeted,
-    check_a_context_is_forgotten,
     check_budgets_equal_golden,
-    check_errors_and_resets_leave_a_core_that_works,
-    check_nothing_outside_its_regions_is_touched,
-    check_users_share_a_core,
     emitted,
     forget,
     host,
@@ -196,17 +193,9 @@ def test_a_map_without_blocks_ends_in_a_status():
     assert len(ran) == len(script.runs)
 
 
-@pytest.mark.parametrize("more", [(), SHARED])
-def test_a_context_is_forgotten(more):
-    check_a_context_is_forgotten(more)
-
-
-def test_users_share_a_core():
-    check_users_share_a_core()
-
-
-def test_nothing_outside_its_regions_is_touched():
-    check_nothing_outside_its_regions_is_touched()
+test_a_context_is_forgotten = pytest.mark.parametrize("more", [(), SHARED])(core_checks.check_a_context_is_forgotten)
+test_users_share_a_core = core_checks.check_users_share_a_core
+test_nothing_outside_its_regions_is_touched = core_checks.check_nothing_outside_its_regions_is_touched
 
 
 @pytest.mark.parametrize("lacks", [Allow.LOAD, Allow.STORE, Allow.ENTRY_READ, Allow.ENTRY_WRITE])
@@ -220,8 +209,7 @@ def test_golden_keeps_to_its_regions_too(lacks):
     assert e.value.status == Status.BUS
 
 
-def test_errors_and_resets_leave_a_core_that_works():
-    check_errors_and_resets_leave_a_core_that_works()
+test_errors_and_resets_leave_a_core_that_works = core_checks.check_errors_and_resets_leave_a_core_that_works
 
 
 MUTANTS = {

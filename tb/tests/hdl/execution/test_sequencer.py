@@ -16,25 +16,12 @@ from openvrex.golden.program.sequencer_model import sequence
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.sim.units.sequencer_time import NAMES, SequencerTime, trace
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import sequencer_checks
 from openvrex.tb.checks.sequencer_checks import (
     BAD,
     FAULTS,
     SIZES,
     beats,
-    check_a_store_sets_registers,
-    check_equals_interpreter_and_time_view,
-    check_equals_interpreter_under_stalls,
-    check_events,
-    check_every_bit_of_a_register,
-    check_every_register,
-    check_every_semaphore_for_everyone,
-    check_faults_beside_a_program,
-    check_halt_leaves_a_retrieve,
-    check_instructions_hold_while_they_wait,
-    check_loops_in_loops,
-    check_statuses,
-    check_stores_between_instructions,
-    check_watchdog,
     core,
     emitted,
     fault,
@@ -44,17 +31,12 @@ from openvrex.tb.checks.sequencer_checks import (
     random_program,
 )
 from openvrex.tb.formal.sequencer_proof import prove_loops, prove_semaphores
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 
-
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "registers", "one"))
-def test_equals_interpreter_and_time_view(size):
-    check_equals_interpreter_and_time_view(size)
-
-
-@pytest.mark.parametrize("size", ["tiny", "one"])
-def test_equals_interpreter_under_stalls(size):
-    check_equals_interpreter_under_stalls(size)
+test_equals_interpreter_and_time_view = at_sizes(
+    sequencer_checks.check_equals_interpreter_and_time_view, SIZES, "tiny", "registers", "one"
+)
+test_equals_interpreter_under_stalls = at_sizes(sequencer_checks.check_equals_interpreter_under_stalls, ["tiny", "one"])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -75,52 +57,18 @@ def test_interpreter_equals_golden(size):
         assert registers == want.registers
 
 
-def test_every_semaphore_for_everyone():
-    check_every_semaphore_for_everyone()
-
-
-def test_instructions_hold_while_they_wait():
-    check_instructions_hold_while_they_wait()
-
-
-def test_loops_in_loops():
-    check_loops_in_loops()
-
-
-def test_every_bit_of_a_register():
-    check_every_bit_of_a_register()
-
-
-def test_statuses():
-    check_statuses()
-
-
-def test_faults_beside_a_program():
-    check_faults_beside_a_program()
-
-
-def test_events():
-    check_events()
-
-
-def test_every_register():
-    check_every_register()
-
-
-def test_a_store_sets_registers():
-    check_a_store_sets_registers()
-
-
-def test_stores_between_instructions():
-    check_stores_between_instructions()
-
-
-def test_halt_leaves_a_retrieve():
-    check_halt_leaves_a_retrieve()
-
-
-def test_watchdog():
-    check_watchdog()
+test_every_semaphore_for_everyone = sequencer_checks.check_every_semaphore_for_everyone
+test_instructions_hold_while_they_wait = sequencer_checks.check_instructions_hold_while_they_wait
+test_loops_in_loops = sequencer_checks.check_loops_in_loops
+test_every_bit_of_a_register = sequencer_checks.check_every_bit_of_a_register
+test_statuses = sequencer_checks.check_statuses
+test_faults_beside_a_program = sequencer_checks.check_faults_beside_a_program
+test_events = sequencer_checks.check_events
+test_every_register = sequencer_checks.check_every_register
+test_a_store_sets_registers = sequencer_checks.check_a_store_sets_registers
+test_stores_between_instructions = sequencer_checks.check_stores_between_instructions
+test_halt_leaves_a_retrieve = sequencer_checks.check_halt_leaves_a_retrieve
+test_watchdog = sequencer_checks.check_watchdog
 
 
 def test_functional_coverage(record_property):

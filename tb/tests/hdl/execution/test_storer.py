@@ -4,32 +4,22 @@ import pytest
 
 from openvrex.golden.program.isa import StoreTo
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import storer_checks
 from openvrex.tb.checks.storer_checks import (
     case,
-    check_cycles_equal_the_time_view,
-    check_equals_the_reference,
     check_every_count_of_rows,
-    check_faults,
-    check_full_rate,
-    check_long_instructions,
-    check_reset_in_flight,
-    check_signs_at_full_rate,
     emitted,
     faulty,
     run,
     traffic,
 )
 from openvrex.tb.library.transfer_traffic import SIZES, octave_bins, params, transfer
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 
-
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "narrow", "registers", "codes"))
-def test_equals_the_reference(size):
-    check_equals_the_reference(size)
-
-
-def test_long_instructions():
-    check_long_instructions()
+test_equals_the_reference = at_sizes(
+    storer_checks.check_equals_the_reference, SIZES, "tiny", "one", "narrow", "registers", "codes"
+)
+test_long_instructions = storer_checks.check_long_instructions
 
 
 @pytest.mark.nightly
@@ -37,18 +27,11 @@ def test_every_count_of_rows():
     check_every_count_of_rows()
 
 
-@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
-def test_cycles_equal_the_time_view(size):
-    check_cycles_equal_the_time_view(size)
-
-
-@pytest.mark.parametrize("size", by_day(["tiny", "core"], "tiny"))
-def test_full_rate(size):
-    check_full_rate(size)
-
-
-def test_signs_at_full_rate():
-    check_signs_at_full_rate()
+test_cycles_equal_the_time_view = at_sizes(
+    storer_checks.check_cycles_equal_the_time_view, ["tiny", "registers", "codes"]
+)
+test_full_rate = at_sizes(storer_checks.check_full_rate, ["tiny", "core"], "tiny")
+test_signs_at_full_rate = storer_checks.check_signs_at_full_rate
 
 
 def test_a_response_waits_for_what_was_stored_before_its_burst():
@@ -61,14 +44,8 @@ def test_a_response_waits_for_what_was_stored_before_its_burst():
     assert got["waited"] > 0
 
 
-@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
-def test_faults(size):
-    check_faults(size)
-
-
-@pytest.mark.parametrize("size", ["tiny", "registers", "codes"])
-def test_reset_in_flight(size):
-    check_reset_in_flight(size)
+test_faults = at_sizes(storer_checks.check_faults, ["tiny", "registers", "codes"])
+test_reset_in_flight = at_sizes(storer_checks.check_reset_in_flight, ["tiny", "registers", "codes"])
 
 
 BINS = {

@@ -18,16 +18,12 @@ from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.params import VpeParams, preset
 from openvrex.sim.units.vpe_time import VpeTime
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import vpe_checks
 from openvrex.tb.checks.vpe_checks import (
     FULL_RATE,
     SIZES,
     STALLS,
     TINY,
-    check_cycles_equal_time_view,
-    check_every_result_is_stored,
-    check_functions_over_every_operand,
-    check_random_programs_equal_golden,
-    check_rounding_up_to_a_power_of_two,
     emitted,
     random_results,
     random_rows,
@@ -35,16 +31,10 @@ from openvrex.tb.checks.vpe_checks import (
 from openvrex.tb.formal.netlist_equivalence import prove_equal
 from openvrex.tb.library.runner import ROOT
 from openvrex.tb.library.vpe_traffic import Episode, fit, run, shares
+from tb.tests.by_day import at_sizes
 
-
-@pytest.mark.parametrize("size", SIZES)
-def test_random_programs_equal_golden(size):
-    check_random_programs_equal_golden(size)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_cycles_equal_time_view(size):
-    check_cycles_equal_time_view(size)
+test_random_programs_equal_golden = at_sizes(vpe_checks.check_random_programs_equal_golden, SIZES)
+test_cycles_equal_time_view = at_sizes(vpe_checks.check_cycles_equal_time_view, SIZES)
 
 
 def bins(episode: Episode, got: dict) -> set[str]:
@@ -127,17 +117,9 @@ def test_the_functions_of_hybrid_are_roundings_without_it():
     assert len({repr(results["hybrid", post]) for post in (1, 2, 3)}) == 3
 
 
-def test_rounding_up_to_a_power_of_two():
-    check_rounding_up_to_a_power_of_two()
-
-
-@pytest.mark.parametrize("size", ["tiny", "hybrid"])
-def test_every_result_is_stored(size):
-    check_every_result_is_stored(size)
-
-
-def test_functions_over_every_operand():
-    check_functions_over_every_operand()
+test_rounding_up_to_a_power_of_two = vpe_checks.check_rounding_up_to_a_power_of_two
+test_every_result_is_stored = at_sizes(vpe_checks.check_every_result_is_stored, ["tiny", "hybrid"])
+test_functions_over_every_operand = vpe_checks.check_functions_over_every_operand
 
 
 @cache

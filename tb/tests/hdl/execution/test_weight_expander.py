@@ -5,6 +5,7 @@ import pytest
 
 from openvrex.golden.arithmetic.packed_weights import Rule
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import weight_expander_checks
 from openvrex.tb.checks.weight_expander_checks import (
     check_words_of_several_groups_and_stalls,
     emitted,
@@ -32,9 +33,9 @@ def test_minima_and_zero_points(rule, count):
     run(16, np.full(count, rule), numbers(count), scale[:, None], other[:, None])
 
 
-@pytest.mark.parametrize("lanes", [4, 64])
-def test_words_of_several_groups_and_stalls(lanes):
-    check_words_of_several_groups_and_stalls(lanes)
+test_words_of_several_groups_and_stalls = pytest.mark.parametrize("lanes", [4, 64])(
+    weight_expander_checks.check_words_of_several_groups_and_stalls
+)
 
 
 MUTANTS = {

@@ -7,20 +7,20 @@ import pytest
 
 from openvrex.hdl.params import WtuParams
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import cluster_set_checks
 from openvrex.tb.checks.cluster_set_checks import (
     SIZES,
     STALLS,
     TINY,
     check_beats,
     check_cycles,
-    check_equals_sets_and_time_view,
     emitted,
     episode,
     rows,
     run,
     unions,
 )
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 
 BINS = {
     *("empty_set", "empty_row", "all_clusters", "same_word_at_once", "same_word_later", "word_left_from_before"),
@@ -70,9 +70,7 @@ def listed(p: WtuParams, clusters: list[int]) -> set[str]:
 DAY = "tiny", "ragged", "one", "parity"
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
-def test_equals_sets_and_time_view(size):
-    check_equals_sets_and_time_view(size)
+test_equals_sets_and_time_view = at_sizes(cluster_set_checks.check_equals_sets_and_time_view, SIZES, *DAY)
 
 
 def test_functional_coverage(record_property):

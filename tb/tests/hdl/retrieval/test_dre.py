@@ -7,14 +7,12 @@ import pytest
 
 from openvrex.golden.function_params import ParamError
 from openvrex.tb.campaigns.faults import survivors, with_fault
+from openvrex.tb.checks import dre_checks
 from openvrex.tb.checks.dre_checks import (
     SHAPES,
     TINY,
-    check_equals_golden,
-    check_first_rows_wait_for_the_cluster_set,
     check_goes_on_elsewhere,
     check_interrupted_switches,
-    check_reset_in_flight,
     emitted,
     play,
     run,
@@ -23,10 +21,9 @@ from openvrex.tb.library.dre_scenario import Scenario
 from openvrex.tb.library.runner import BenchError, Run
 from tb.tests.by_day import by_day
 
-
-@pytest.mark.parametrize("shape", by_day(SHAPES, "tiny", "buckets", "budgets"))
-def test_equals_golden(shape, record_property):
-    check_equals_golden(shape, record_property)
+test_equals_golden = pytest.mark.parametrize("shape", by_day(SHAPES, "tiny", "buckets", "budgets"))(
+    dre_checks.check_equals_golden
+)
 
 
 MUTANTS = {
@@ -46,9 +43,7 @@ def test_mutants_of_the_join_are_killed():
     assert not survivors(emitted("tiny"), MUTANTS, passes, "dre")
 
 
-@pytest.mark.parametrize("reset_at", [3, 60, 333])
-def test_reset_in_flight(reset_at):
-    check_reset_in_flight(reset_at)
+test_reset_in_flight = pytest.mark.parametrize("reset_at", [3, 60, 333])(dre_checks.check_reset_in_flight)
 
 
 def test_no_unit_looks_at_a_memory_after_a_write():
@@ -104,5 +99,4 @@ def test_a_second_engine_goes_on():
     check_goes_on_elsewhere("tiny")
 
 
-def test_first_rows_wait_for_the_cluster_set():
-    check_first_rows_wait_for_the_cluster_set()
+test_first_rows_wait_for_the_cluster_set = dre_checks.check_first_rows_wait_for_the_cluster_set

@@ -6,32 +6,22 @@ from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.params import ParamError, override, preset
 from openvrex.hdl.retrieval.hcu_state import CLEAR, SWITCH
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import feeder_checks
 from openvrex.tb.checks.feeder_checks import (
     SIZES,
-    check_equals_the_reference,
-    check_reset_in_flight,
-    check_takes_the_cycles_of_the_time_view,
     emitted,
     is_hash,
     run,
     traffic,
 )
 from openvrex.tb.library.transfer_traffic import params
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 
-
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "joined"))
-def test_equals_the_reference(size):
-    check_equals_the_reference(size)
-
-
-@pytest.mark.parametrize("size", by_day(SIZES, "tiny", "one", "joined"))
-def test_takes_the_cycles_of_the_time_view(size):
-    check_takes_the_cycles_of_the_time_view(size)
-
-
-def test_reset_in_flight():
-    check_reset_in_flight()
+test_equals_the_reference = at_sizes(feeder_checks.check_equals_the_reference, SIZES, "tiny", "one", "joined")
+test_takes_the_cycles_of_the_time_view = at_sizes(
+    feeder_checks.check_takes_the_cycles_of_the_time_view, SIZES, "tiny", "one", "joined"
+)
+test_reset_in_flight = feeder_checks.check_reset_in_flight
 
 
 def bins(size: str) -> set[str]:

@@ -9,15 +9,11 @@ from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import HcuParams
 from openvrex.sim.units.hcu_time import HcuTime
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import hcu_checks
 from openvrex.tb.checks.hcu_checks import (
     SIZES,
     TINY,
-    check_equals_golden_and_time_view,
-    check_many_contexts_of_a_host,
-    check_newest_clusters_of_a_million,
     check_reset_in_flight,
-    check_tables_of_the_core,
-    check_thresholds_to_their_ends,
     check_words_hold_while_a_key_waits,
     emitted,
     golden,
@@ -27,45 +23,32 @@ from openvrex.tb.checks.hcu_checks import (
     wrong,
 )
 from openvrex.tb.library.runner import lint
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes, by_day
 
 DAY = "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes", "newest"
 EACH = by_day(SIZES, *DAY)
 
 
-@pytest.mark.parametrize("size", EACH)
-def test_equals_golden_and_time_view(size):
-    check_equals_golden_and_time_view(size)
-
-
-@pytest.mark.parametrize("th_hd", [0, 1, 3, 6, 11, 17])
-def test_thresholds_to_their_ends(th_hd):
-    check_thresholds_to_their_ends(th_hd)
+test_equals_golden_and_time_view = at_sizes(hcu_checks.check_equals_golden_and_time_view, EACH)
+test_thresholds_to_their_ends = pytest.mark.parametrize("th_hd", [0, 1, 3, 6, 11, 17])(
+    hcu_checks.check_thresholds_to_their_ends
+)
 
 
 def test_words_hold_while_a_key_waits():
     check_words_hold_while_a_key_waits()
 
 
-@pytest.mark.parametrize("reset_at", [1, 7, 40, 101])
-def test_reset_in_flight(reset_at):
-    check_reset_in_flight(reset_at)
+test_reset_in_flight = pytest.mark.parametrize("reset_at", [1, 7, 40, 101])(hcu_checks.check_reset_in_flight)
 
 
 def test_reset_in_flight_of_newest_keys():
     check_reset_in_flight(40, "newest")
 
 
-def test_many_contexts_of_a_host():
-    check_many_contexts_of_a_host()
-
-
-def test_tables_of_the_core():
-    check_tables_of_the_core()
-
-
-def test_newest_clusters_of_a_million():
-    check_newest_clusters_of_a_million()
+test_many_contexts_of_a_host = hcu_checks.check_many_contexts_of_a_host
+test_tables_of_the_core = hcu_checks.check_tables_of_the_core
+test_newest_clusters_of_a_million = hcu_checks.check_newest_clusters_of_a_million
 
 
 @pytest.mark.parametrize("size", EACH)

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from openvrex.golden.retrieval import kv4
+from openvrex.tb.checks import kv4_codec_checks
 from openvrex.tb.checks.kv4_codec_checks import (
     SIZES,
     Traffic,
-    check_equals_golden_and_time_view,
     check_real_entries,
     check_reset_in_flight,
     emitted,
     whole,
 )
 from openvrex.tb.library.runner import lint
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 from tb.tests.golden.retrieval.kv4_samples import ENDS, groups_of_every_number
 
 pytestmark = pytest.mark.slow
@@ -48,9 +48,7 @@ def test_every_number(ends):
     t.play()
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, "core", "wide"))
-def test_equals_golden_and_time_view(size):
-    check_equals_golden_and_time_view(size)
+test_equals_golden_and_time_view = at_sizes(kv4_codec_checks.check_equals_golden_and_time_view, SIZES, "core", "wide")
 
 
 def test_real_entries():

@@ -9,16 +9,14 @@ from openvrex.hdl.params import KvmuParams
 from openvrex.hdl.retrieval import placer
 from openvrex.sim.units.kvmu_time import KvmuTime
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import kvmu_checks
 from openvrex.tb.checks.kvmu_checks import (
     BINS,
     RAGGED,
     SIZES,
     STALLS,
     check,
-    check_append_never_waits_for_bursts,
     check_cycles,
-    check_cycles_equal_time_view,
-    check_equals_golden,
     covered,
     emitted,
     episode,
@@ -33,15 +31,13 @@ from openvrex.tb.formal.kvmu_map_proof import FetchMonitor, MoveMonitor
 from openvrex.tb.formal.kvmu_tables import SMALL, USERS
 from openvrex.tb.formal.prover import holds
 from openvrex.tb.library.runner import lint
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes, by_day
 
 DAY = "ragged", "one", "one-slot", "kept"
 EACH = by_day(SIZES, *DAY)
 
 
-@pytest.mark.parametrize("size", EACH)
-def test_equals_golden(size):
-    check_equals_golden(size)
+test_equals_golden = at_sizes(kvmu_checks.check_equals_golden, EACH)
 
 
 def test_functional_coverage(record_property):
@@ -51,14 +47,8 @@ def test_functional_coverage(record_property):
     assert hit == BINS, BINS - hit
 
 
-@pytest.mark.parametrize("size", EACH)
-def test_cycles_equal_time_view(size):
-    check_cycles_equal_time_view(size)
-
-
-@pytest.mark.parametrize("size", EACH)
-def test_append_never_waits_for_bursts(size):
-    check_append_never_waits_for_bursts(size)
+test_cycles_equal_time_view = at_sizes(kvmu_checks.check_cycles_equal_time_view, EACH)
+test_append_never_waits_for_bursts = at_sizes(kvmu_checks.check_append_never_waits_for_bursts, EACH)
 
 
 @pytest.mark.parametrize("size", EACH)

@@ -7,27 +7,10 @@ import pytest
 from openvrex.golden.program.isa import Retrieve
 from openvrex.hdl.emit import emit
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import retriever_checks
 from openvrex.tb.checks.retriever_checks import (
     STALLS,
     bad,
-    check_answers_of_another_kind,
-    check_blocks_are_kept_when_they_have_come,
-    check_equals_the_reference,
-    check_faults,
-    check_faults_kept,
-    check_faults_packed,
-    check_full_rate,
-    check_full_rate_packed,
-    check_orders,
-    check_reset_in_flight,
-    check_reset_in_flight_kept,
-    check_reset_in_flight_packed,
-    check_sets_of_many_entries,
-    check_stops_at_any_cycle,
-    check_stops_kept,
-    check_stops_packed,
-    check_stops_while_blocks_are_wiped,
-    check_takes_the_cycles_of_the_time_view,
     emitted,
     errors,
     late_blocks,
@@ -42,35 +25,17 @@ from openvrex.tb.checks.retriever_checks import (
 from openvrex.tb.library.retriever_traffic import FETCHED, HOMES, PLAIN, SIZES, WIDE, Episode, random_episode
 from openvrex.tb.library.runner import Run
 from openvrex.tb.library.transfer_traffic import params
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes, by_day
 
 EACH = by_day(SIZES, "tiny", "budget", "one", "packed", "kept", "shared")
 
 
-@pytest.mark.parametrize("size", EACH)
-def test_equals_the_reference(size):
-    check_equals_the_reference(size)
-
-
-@pytest.mark.parametrize("size", EACH)
-def test_takes_the_cycles_of_the_time_view(size):
-    check_takes_the_cycles_of_the_time_view(size)
-
-
-def test_orders():
-    check_orders()
-
-
-def test_answers_of_another_kind():
-    check_answers_of_another_kind()
-
-
-def test_sets_of_many_entries():
-    check_sets_of_many_entries()
-
-
-def test_full_rate():
-    check_full_rate()
+test_equals_the_reference = at_sizes(retriever_checks.check_equals_the_reference, EACH)
+test_takes_the_cycles_of_the_time_view = at_sizes(retriever_checks.check_takes_the_cycles_of_the_time_view, EACH)
+test_orders = retriever_checks.check_orders
+test_answers_of_another_kind = retriever_checks.check_answers_of_another_kind
+test_sets_of_many_entries = retriever_checks.check_sets_of_many_entries
+test_full_rate = retriever_checks.check_full_rate
 
 
 def test_a_wide_bus_is_full_at_a_latency_of_500(record_property):
@@ -91,52 +56,18 @@ def test_a_wide_bus_is_full_at_a_latency_of_500(record_property):
         assert (shares[2] == 1.0) == full
 
 
-def test_faults():
-    check_faults()
-
-
-def test_stops_at_any_cycle():
-    check_stops_at_any_cycle()
-
-
-def test_reset_in_flight():
-    check_reset_in_flight()
-
-
-def test_stops_while_blocks_are_wiped():
-    check_stops_while_blocks_are_wiped()
-
-
-def test_full_rate_packed():
-    check_full_rate_packed()
-
-
-def test_faults_packed():
-    check_faults_packed()
-
-
-def test_stops_packed():
-    check_stops_packed()
-
-
-def test_reset_in_flight_packed():
-    check_reset_in_flight_packed()
-
-
-def test_blocks_are_kept_when_they_have_come():
-    check_blocks_are_kept_when_they_have_come()
-
-
-def test_faults_kept():
-    check_faults_kept()
-
-
-def test_stops_kept():
-    check_stops_kept()
-
-
-def test_reset_in_flight_kept():
-    check_reset_in_flight_kept()
+test_faults = retriever_checks.check_faults
+test_stops_at_any_cycle = retriever_checks.check_stops_at_any_cycle
+test_reset_in_flight = retriever_checks.check_reset_in_flight
+test_stops_while_blocks_are_wiped = retriever_checks.check_stops_while_blocks_are_wiped
+test_full_rate_packed = retriever_checks.check_full_rate_packed
+test_faults_packed = retriever_checks.check_faults_packed
+test_stops_packed = retriever_checks.check_stops_packed
+test_reset_in_flight_packed = retriever_checks.check_reset_in_flight_packed
+test_blocks_are_kept_when_they_have_come = retriever_checks.check_blocks_are_kept_when_they_have_come
+test_faults_kept = retriever_checks.check_faults_kept
+test_stops_kept = retriever_checks.check_stops_kept
+test_reset_in_flight_kept = retriever_checks.check_reset_in_flight_kept
 
 
 def test_coverage_of_kept_blocks():

@@ -14,18 +14,13 @@ from openvrex.hdl.params import override, preset
 from openvrex.hdl.queues import PUTS, READS
 from openvrex.hdl.retrieval.table_port import client_sizes
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import table_port_checks
 from openvrex.tb.checks.table_port_checks import (
     BULK,
     ITEMS,
     SIZES,
     STALLS,
     Episode,
-    check_equals_the_reference,
-    check_faults,
-    check_full_rate,
-    check_reset_in_flight,
-    check_stops_at_any_cycle,
-    check_takes_the_cycles_of_the_time_view,
     compare,
     compare_cycles,
     dre,
@@ -37,36 +32,17 @@ from openvrex.tb.checks.table_port_checks import (
     words,
 )
 from openvrex.tb.library.runner import lint
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes, by_day
 
 EACH = by_day(SIZES, "tiny", "one", "ragged", "parity", "secded")
 
 
-@pytest.mark.parametrize("size", EACH)
-def test_equals_the_reference(size):
-    check_equals_the_reference(size)
-
-
-@pytest.mark.parametrize("size", EACH)
-def test_takes_the_cycles_of_the_time_view(size):
-    check_takes_the_cycles_of_the_time_view(size)
-
-
-@pytest.mark.parametrize("protect", ["none", "parity", "secded"])
-def test_faults(protect):
-    check_faults(protect)
-
-
-def test_full_rate():
-    check_full_rate()
-
-
-def test_stops_at_any_cycle():
-    check_stops_at_any_cycle()
-
-
-def test_reset_in_flight():
-    check_reset_in_flight()
+test_equals_the_reference = at_sizes(table_port_checks.check_equals_the_reference, EACH)
+test_takes_the_cycles_of_the_time_view = at_sizes(table_port_checks.check_takes_the_cycles_of_the_time_view, EACH)
+test_faults = pytest.mark.parametrize("protect", ["none", "parity", "secded"])(table_port_checks.check_faults)
+test_full_rate = table_port_checks.check_full_rate
+test_stops_at_any_cycle = table_port_checks.check_stops_at_any_cycle
+test_reset_in_flight = table_port_checks.check_reset_in_flight
 
 
 @pytest.mark.parametrize("size", EACH)

@@ -12,18 +12,13 @@ from openvrex.golden.retrieval.wicsum import bucket
 from openvrex.hdl.params import WtuParams
 from openvrex.sim.units.wtu_time import WtuTime
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import wtu_checks
 from openvrex.tb.checks.wtu_checks import (
     CORE,
     EPISODES,
     SIZES,
     TINY,
     budgets_of,
-    check_budgets_at_every_count,
-    check_counts_that_come_while_rows_run,
-    check_equal_codes_cross_in_every_lane,
-    check_equals_golden_and_time_view,
-    check_every_bit_of_a_weight_decides,
-    check_reset_in_flight,
     chosen,
     differs,
     emitted,
@@ -33,39 +28,25 @@ from openvrex.tb.checks.wtu_checks import (
     run,
     unit_counts,
 )
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 
 DAY = "tiny", "one", "fixed", "long", "budget", "buckets", "buckets-one"
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
-def test_equals_golden_and_time_view(size):
-    check_equals_golden_and_time_view(size)
-
-
-@pytest.mark.parametrize("size", by_day(["tiny", "digits", "buckets"], "tiny", "buckets"))
-def test_every_bit_of_a_weight_decides(size):
-    check_every_bit_of_a_weight_decides(size)
-
-
-@pytest.mark.parametrize("size", by_day(["tiny", "fixed", "long", "buckets"], "tiny", "long", "buckets"))
-def test_counts_that_come_while_rows_run(size):
-    check_counts_that_come_while_rows_run(size)
-
-
-@pytest.mark.parametrize("size", by_day(["tiny", "fixed", "lanes", "wide"], "tiny", "fixed"))
-def test_equal_codes_cross_in_every_lane(size):
-    check_equal_codes_cross_in_every_lane(size)
-
-
-@pytest.mark.parametrize("size", by_day(["budget", "budget-fixed"], "budget"))
-def test_budgets_at_every_count(size):
-    check_budgets_at_every_count(size)
-
-
-@pytest.mark.parametrize("size", by_day(["tiny", "long", "budget-long", "buckets"], "tiny", "long", "buckets"))
-def test_reset_in_flight(size):
-    check_reset_in_flight(size)
+test_equals_golden_and_time_view = at_sizes(wtu_checks.check_equals_golden_and_time_view, SIZES, *DAY)
+test_every_bit_of_a_weight_decides = at_sizes(
+    wtu_checks.check_every_bit_of_a_weight_decides, ["tiny", "digits", "buckets"], "tiny", "buckets"
+)
+test_counts_that_come_while_rows_run = at_sizes(
+    wtu_checks.check_counts_that_come_while_rows_run, ["tiny", "fixed", "long", "buckets"], "tiny", "long", "buckets"
+)
+test_equal_codes_cross_in_every_lane = at_sizes(
+    wtu_checks.check_equal_codes_cross_in_every_lane, ["tiny", "fixed", "lanes", "wide"], "tiny", "fixed"
+)
+test_budgets_at_every_count = at_sizes(wtu_checks.check_budgets_at_every_count, ["budget", "budget-fixed"], "budget")
+test_reset_in_flight = at_sizes(
+    wtu_checks.check_reset_in_flight, ["tiny", "long", "budget-long", "buckets"], "tiny", "long", "buckets"
+)
 
 
 ADVERSARIAL = {

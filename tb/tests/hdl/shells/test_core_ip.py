@@ -6,23 +6,18 @@ from openvrex.golden.function_params import ParamError
 from openvrex.hdl.params import override, preset
 from openvrex.hdl.shells.register_block import address_map
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import core_ip_checks
 from openvrex.tb.checks.core_checks import SIZES
 from openvrex.tb.checks.core_ip_checks import (
-    check_faults_and_resets_leave_a_core_that_works,
-    check_layers_equal_golden,
     emitted,
     faults,
 )
 from openvrex.tb.library.runner import lint
 
-
-@pytest.mark.parametrize(("seed", "pause", "count"), [pytest.param(1, 0.0, 2, marks=pytest.mark.nightly), (3, 0.3, 2)])
-def test_layers_equal_golden(seed, pause, count):
-    check_layers_equal_golden(seed, pause, count)
-
-
-def test_faults_and_resets_leave_a_core_that_works():
-    check_faults_and_resets_leave_a_core_that_works()
+test_layers_equal_golden = pytest.mark.parametrize(
+    ("seed", "pause", "count"), [pytest.param(1, 0.0, 2, marks=pytest.mark.nightly), (3, 0.3, 2)]
+)(core_ip_checks.check_layers_equal_golden)
+test_faults_and_resets_leave_a_core_that_works = core_ip_checks.check_faults_and_resets_leave_a_core_that_works
 
 
 MUTANTS = {

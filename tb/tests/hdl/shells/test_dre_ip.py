@@ -4,34 +4,25 @@ import pytest
 
 from openvrex.golden.program.isa import Retrieve, Status
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import dre_ip_checks
 from openvrex.tb.checks.dre_ip_checks import (
     BUFFER,
     FRESH,
-    check_a_fault_ends_in_a_status_and_a_reset_mends_it,
-    check_a_reset_while_a_command_runs,
     check_budgets_equal_golden,
     check_fault,
-    check_frames_equal_golden,
     check_nothing_outside_its_regions_is_touched,
     check_packed_homes_equal_golden,
     check_reset,
-    check_rows_of_an_empty_context_are_refused,
-    check_users_share_a_dre,
-    check_wrong_streams_are_refused,
     emitted,
     frames,
     refuse,
 )
 from openvrex.tb.library.runner import lint
 
-
-@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])
-def test_frames_equal_golden(seed, idle, pause, record_property):
-    check_frames_equal_golden(seed, idle, pause, record_property)
-
-
-def test_users_share_a_dre():
-    check_users_share_a_dre()
+test_frames_equal_golden = pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.5, 0.3)])(
+    dre_ip_checks.check_frames_equal_golden
+)
+test_users_share_a_dre = dre_ip_checks.check_users_share_a_dre
 
 
 def test_budgets_equal_golden():
@@ -42,7 +33,7 @@ def test_packed_homes_equal_golden():
     check_packed_homes_equal_golden(1)
 
 
-@pytest.mark.parametrize(
+test_a_fault_ends_in_a_status_and_a_reset_mends_it = pytest.mark.parametrize(
     ("command", "status"),
     [
         ({"action": Retrieve.PLACE, "base": FRESH + 1}, Status.RANGE),
@@ -51,27 +42,20 @@ def test_packed_homes_equal_golden():
         ({"action": Retrieve.FETCH, "base": BUFFER, "rows": 1}, Status.FULL),
         ({"action": Retrieve.PLACE, "base": FRESH, "errors": [["read", FRESH + 8]]}, Status.BUS),
     ],
+)(dre_ip_checks.check_a_fault_ends_in_a_status_and_a_reset_mends_it)
+test_wrong_streams_are_refused = pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.4, 0.3)])(
+    dre_ip_checks.check_wrong_streams_are_refused
 )
-def test_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status):
-    check_a_fault_ends_in_a_status_and_a_reset_mends_it(command, status)
-
-
-@pytest.mark.parametrize(("seed", "idle", "pause"), [(1, 0.0, 0.0), (2, 0.4, 0.3)])
-def test_wrong_streams_are_refused(seed, idle, pause, record_property):
-    check_wrong_streams_are_refused(seed, idle, pause, record_property)
 
 
 def test_nothing_outside_its_regions_is_touched():
     check_nothing_outside_its_regions_is_touched()
 
 
-def test_rows_of_an_empty_context_are_refused():
-    check_rows_of_an_empty_context_are_refused()
-
-
-@pytest.mark.parametrize("after", [0, 3, 17, 40])
-def test_a_reset_while_a_command_runs(after):
-    check_a_reset_while_a_command_runs(after)
+test_rows_of_an_empty_context_are_refused = dre_ip_checks.check_rows_of_an_empty_context_are_refused
+test_a_reset_while_a_command_runs = pytest.mark.parametrize("after", [0, 3, 17, 40])(
+    dre_ip_checks.check_a_reset_while_a_command_runs
+)
 
 
 MUTANTS = {

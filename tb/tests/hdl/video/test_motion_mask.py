@@ -13,6 +13,7 @@ from openvrex.golden.inputs.codec import PruneParams
 from openvrex.golden.inputs.codec_mask import CELL, PARTS, WEIGHT_SHIFT, MotionMask, centres, commands, moves, residuals
 from openvrex.hdl.params import MaskParams, override, preset
 from openvrex.tb.campaigns.faults import survivors
+from openvrex.tb.checks import motion_mask_checks
 from openvrex.tb.checks.motion_mask_checks import (
     SIZES,
     STALLS,
@@ -20,14 +21,13 @@ from openvrex.tb.checks.motion_mask_checks import (
     Frames,
     check_beats,
     check_cycles,
-    check_equals_golden_and_time_view,
     covering,
     emitted,
     episode,
     run,
     stream,
 )
-from tb.tests.by_day import by_day
+from tb.tests.by_day import at_sizes
 from tb.tests.golden.inputs.codec_samples import CODECS, square
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.golden.inputs.video_samples import write
@@ -115,9 +115,7 @@ def residual_bins(command, squared: int, share: int) -> set[str]:
 DAY = "tiny", "one", "ragged", "residuals"
 
 
-@pytest.mark.parametrize("size", by_day(SIZES, *DAY))
-def test_equals_golden_and_time_view(size):
-    check_equals_golden_and_time_view(size)
+test_equals_golden_and_time_view = at_sizes(motion_mask_checks.check_equals_golden_and_time_view, SIZES, *DAY)
 
 
 def test_functional_coverage(record_property):

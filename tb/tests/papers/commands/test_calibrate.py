@@ -4,20 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.policies.registry import override
 from openvrex.golden.retrieval.key_matrices import load
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, recall
-from openvrex.scripts.main import app
+from tb.tests.commands import vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models
-
-
-def vrex(*words: str):
-    return CliRunner().invoke(app, ["papers", "calibrate", *words])
 
 
 @pytest.fixture
@@ -36,8 +31,7 @@ def test_matrices_of_a_model_are_made_and_used(two_layers, tmp_path):
     """Of two texts. Pages are chosen otherwise than by rows that know no model; both are better than no page."""
     text, file = tmp_path / "text", tmp_path / "m.npz"
     text.write_text("A line of a text that says little, but not the same. " * 40 + "Another one: 1, 2, 3. " * 60)
-    run = vrex(str(text), str(text), "--tokens", "700", "-o", str(file))
-    assert run.exit_code == 0, run.output
+    run = vrex("papers", "calibrate", str(text), str(text), "--tokens", "700", "-o", str(file))
     assert f"{file}: 2 layers, 3 KV heads, 18 numbers a code" in run.stdout.replace("\n", "")
     assert len(load(file, 2, 3, 18, 64)) == 2
     errors = []
@@ -58,20 +52,3 @@ def test_full_attention_reads_for_all(two_layers):
     own, full = (recall(Case("keys", tokens=400, reader=r), entry("full"), 2) for r in ("policy", "full"))
     assert np.isfinite(own.text_loss)
     assert replace(own, seconds=0) == replace(full, seconds=0)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--model", "bert"), "model='bert': must be one of smollm2, gemma3"),
-        (("--tokens", "9000"), "tokens=9000: must be at most 8192: smollm2 knows 8192 positions"),
-        (("--tokens", "512"), "tokens=512: must be above 512"),
-        (("--numbers", "65"), "numbers=65: must be at most 64, the numbers of a head"),
-        (("nowhere.txt",), "nowhere.txt"),
-    ],
-)
-def test_bad_input_is_named(two_layers, tmp_path, words, message):
-    run = vrex(*words, "-o", str(tmp_path / "x.npz"))
-    assert run.exit_code == 2
-    assert message in run.stderr
-    assert not list(tmp_path.iterdir())

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.inputs.trace import TraceError
 from openvrex.papers.commands import measure_command
-from openvrex.scripts.main import app
+from tb.tests.commands import vrex
 from tb.tests.papers.commands.figure_samples import trace
 
 
@@ -42,20 +41,15 @@ def test_nothing_offloaded_and_no_values():
 
 @pytest.fixture
 def run():
-    return lambda *args: CliRunner().invoke(app, ["papers", "measure", *map(str, args)])
+    return lambda *args: vrex("papers", "measure", *map(str, args))
 
 
 def test_command(run, tmp_path):
     trace().save(tmp_path / "t.safetensors")
     done = run(tmp_path / "t.safetensors", "--recent", 6, "--json", "--every", 3)
-    assert done.exit_code == 0
     (row,) = json.loads(done.stdout)
     assert (row["trace"], row["blocks"], set(row) >= set(measure_command.COLUMNS)) == ("t.safetensors", 3, True)
-    assert run(tmp_path / "t.safetensors").exit_code == 0
-    for bad in (["no.safetensors"], [tmp_path / "t.safetensors", "--scope", "token"], [tmp_path, "--every", "0"]):
-        done = run(*bad)
-        assert done.exit_code == 2
-        assert len(done.stderr.strip().splitlines()) == 1
+    run(tmp_path / "t.safetensors")
 
 
 def test_the_verdict_counts_layers():

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.program.code_stages import CODES, KEYS, MEAN
@@ -14,26 +13,21 @@ from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.params import CLOCK, override, preset
 from openvrex.papers.commands.index_command import rows_of
-from openvrex.scripts.main import app
 from openvrex.sim.system.platforms import EDGE
 from openvrex.tb.library.page_runs import PageRun
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import refuses, tried, vrex
 
 RESV = {"model": "smollm2", "variant": "resv", "task": "passkey", "tokens": 1500, "recall": 0.99, "error": 0.1,
         "blocks": 15.0, "clusters": 1800.0}  # fmt: skip
 PAGES = RESV | {"variant": "pages budget=512", "recall": 1.0, "error": 0.05, "blocks": 64.0, "clusters": None}
 
 
-def vrex(*words: object):
-    return CliRunner().invoke(app, ["papers", "index", *map(str, words)])
-
-
 def test_costs_by_hand(tmp_path):
     """40 rows a KV head, a head a core, 32 layers: bytes, and cycles of each unit."""
     file = tmp_path / "recall.json"
     file.write_text(json.dumps([RESV, RESV | {"task": "keys", "recall": 0.89}, PAGES]))
-    run = vrex(file, "--cache", "15000,150000", "--json")
-    assert run.exit_code == 0, run.output
+    run = vrex("papers", "index", file, "--cache", "15000,150000", "--json")
     resv, resv10, pages, pages10 = json.loads(run.stdout)
     assert (resv["variant"], pages["variant"], resv["recall"], pages["recall"]) == ("resv", PAGES["variant"], 0.94, 1.0)
     cycle = 32 / CLOCK
@@ -58,7 +52,7 @@ def test_costs_by_hand(tmp_path):
     assert pages["memory"] == pytest.approx(pages["held"] / EDGE.bandwidth)
     assert pages10["link"] == pages["link"]
     assert resv10["link"] > resv["link"] > pages["link"]
-    shown = vrex(file, "--cache", "15000", "--packed")
+    shown = tried("papers", "index", file, "--cache", "15000", "--packed")
     assert "4-bit entries" in shown.stdout
     assert "pages budget=512" in shown.stdout
 
@@ -111,16 +105,14 @@ def test_the_page_says_what_scores_cost_a_core():
 def test_a_file_that_holds_no_summaries(tmp_path, text):
     file = tmp_path / "recall.json"
     file.write_text(text)
-    run = vrex(file)
-    assert run.exit_code == 2
+    run = refuses("papers", "index", file)
     assert "is no recall.json of 'vrex papers recall': run it anew" in run.stderr.replace("\n", " ")
 
 
 def test_runs_that_cannot_be_counted(tmp_path):
     file = tmp_path / "recall.json"
     file.write_text(json.dumps([PAGES | {"variant": "full"}]))
-    run = vrex(file)
-    assert run.exit_code == 2
+    run = refuses("papers", "index", file)
     assert "no run of 'pages' or of a reading of ReSV" in run.stderr.replace("\n", " ")
 
 
@@ -134,6 +126,5 @@ def test_runs_that_cannot_be_counted(tmp_path):
 )
 def test_bad_input_is_named(tmp_path, words, message):
     (tmp_path / "r").write_text(json.dumps([PAGES]))
-    run = vrex(tmp_path / "r", *words)
-    assert run.exit_code == 2
+    run = refuses("papers", "index", tmp_path / "r", *words)
     assert message in run.stderr

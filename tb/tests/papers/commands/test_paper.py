@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 from rich.progress import Progress
-from typer.testing import CliRunner
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ReSVParams
@@ -36,9 +35,9 @@ from openvrex.papers.commands.paper_figure import Drawn
 from openvrex.papers.policies.codecsight_encoder import Anchors, Tokens, prefill
 from openvrex.papers.policies.rekv import ReKVParams
 from openvrex.scripts.check.verify_command import FIXTURE
-from openvrex.scripts.main import app
 from openvrex.scripts.quantity import Column
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import tried, vrex
 from tb.tests.golden.inputs import video_samples
 from tb.tests.golden.inputs.trace_samples import models
 from tb.tests.papers.commands.figure_samples import trace as two_kinds
@@ -48,10 +47,6 @@ WORLD = Trace.load(FIXTURE)
 LONG = Trace.load(ROOT / "tb/fixtures/bikes_long.safetensors")
 RECORD = json.loads((ROOT / "docs/results/paper.json").read_text())
 PAGE = (ROOT / "docs/papers/figures.md").read_text()
-
-
-def vrex(*words: str):
-    return CliRunner().invoke(app, ["papers", "figure", *words])
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -360,49 +355,21 @@ def test_without_pruning_and_overlap_there_is_no_error(monkeypatch):
 
 def test_command_writes_tables_and_plots(tmp_path):
     line = ("7a", "7b", "visited", "19", "mosaic", "-o", str(tmp_path))
-    first = vrex(*line, "--json")
-    assert first.exit_code == 0, first.output
-    assert vrex(*line, "--json").stdout == first.stdout
+    first = vrex("papers", "figure", *line, "--json")
+    assert tried("papers", "figure", *line, "--json").stdout == first.stdout
     out = json.loads(first.stdout)
     assert list(out) == ["7a", "7b", "visited", "19", "mosaic"]
     for name, content in out.items():
         assert json.loads((tmp_path / f"{name}.json").read_text()) == content
         assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-    shown = vrex(*line).stdout
+    shown = tried("papers", "figure", *line).stdout
     assert "Paper: a correlation of 0.8" in shown
     assert "V-Rex Fig. 19: with and without clusters" in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "Missing argument"),
-        (
-            ("7c",),
-            "figure='7c': must be one of 7a, 7b, visited, 19, mosaic, mosaic-budgets, mosaic-lengths, mosaic-hardware",
-        ),
-        (("7a", "--seeds", "3"), "--seeds: has no effect on 7a: leave it out"),
-        (("20", "--trace", str(FIXTURE)), "--trace: has no effect on 20: leave it out"),
-        (("7a", "mosaic", "--clips", "world"), "--clips: has no effect on 7a, mosaic: leave it out"),
-        (("20", "--seeds", "0"), "seeds=0: must be at least 1"),
-        (("7a", "--trace", "nowhere"), "nowhere: cannot be read"),
-        (("7a", "--trace", str(FIXTURE), "--trace", str(FIXTURE)), "each must have a name of its own"),
-        (("7a", "mosaic", "--trace", str(ROOT / "tb/fixtures/bikes.safetensors")), "must have values for mosaic"),
-        (("7a", "19", "--trace", str(ROOT / "tb/fixtures/bikes.safetensors")), "all tokens of the trace are recent"),
-        (("codecsight", "--clips", "nowhere"), "nowhere: no such file"),
-        (("codecsight", "--frames", "80"), "frames=80: must be more than 80"),
-    ],
-)
-def test_bad_input_is_named(tmp_path, words, message):
-    run = vrex(*words, "-o", str(tmp_path / "x"))
-    assert run.exit_code == 2
-    assert message in run.stderr
-    assert not (tmp_path / "x").exists()
-
-
 def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("openvrex.papers.commands.figure_command.MODEL", ("llm-none", "x.gguf"))
-    run = vrex("20", "-o", str(tmp_path / "x"))
+    run = tried("papers", "figure", "20", "-o", str(tmp_path / "x"))
     assert (run.exit_code, run.stderr) == (2, "error: package llm-none is not installed: run 'make models'\n")
     assert not (tmp_path / "x").exists()
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import READINGS
 from openvrex.papers.commands import readings_command
-from openvrex.scripts.main import app
+from tb.tests.commands import refuses, vrex
 from tb.tests.papers.commands.figure_samples import trace
 
 
@@ -46,13 +45,10 @@ def test_codes_are_compared_with_scores_in_fp64():
 
 def test_command(tmp_path):
     trace(values=False).save(tmp_path / "t")
-    out = json.loads(
-        CliRunner().invoke(app, ["papers", "readings", str(tmp_path / "t"), "--recent", "6", "--json"]).stdout
-    )
+    out = json.loads(vrex("papers", "readings", str(tmp_path / "t"), "--recent", "6", "--json").stdout)
     assert [r["reading"] for r in out["readings"]] == list(READINGS)
     assert all(r["error"] is None for r in out["readings"])
-    assert CliRunner().invoke(app, ["papers", "readings", str(tmp_path / "t"), "--recent", "6"]).exit_code == 0
+    vrex("papers", "readings", str(tmp_path / "t"), "--recent", "6")
     trace(queries=2).save(tmp_path / "few")
-    ran = CliRunner().invoke(app, ["papers", "readings", str(tmp_path / "few")])
-    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    ran = refuses("papers", "readings", str(tmp_path / "few"))
     assert "few: no queries of any frame in the trace: record it with more --queries" in ran.stderr

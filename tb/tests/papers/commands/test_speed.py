@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.inputs.trace import Trace
 from openvrex.golden.inputs.trace_model import frequencies
@@ -15,7 +14,7 @@ from openvrex.golden.policies.registry import override
 from openvrex.papers.policies.registry import POLICIES
 from openvrex.scripts.check.verify_command import FIXTURE
 from openvrex.scripts.engineers.speed_command import NAMES, Pair, recorded_frames, synthetic
-from openvrex.scripts.main import app
+from tb.tests.commands import vrex
 
 torch = pytest.importorskip("torch", reason="the extra hf: make hf")
 
@@ -116,14 +115,9 @@ def test_synthetic_stream_is_seeded_and_holds_bf16_values():
     assert [a.shape for a in first] == [(9, 4, 16), (9, 2, 16), (9, 2, 16)]
 
 
-def run(*arguments: str):
-    return CliRunner().invoke(app, ["dev", "speed", *arguments])
-
-
 def test_command_times_both_sides_at_every_size():
     small = ("--tokens", "9", "--heads", "4,2,16", "--cache", "180,90", "--repeat", "1", "--json")
-    result = run("--policy", "full,codecsight", *small)
-    assert result.exit_code == 0, result.output
+    result = vrex("dev", "speed", "--policy", "full,codecsight", *small)
     rows = json.loads(result.stdout)
     assert [(r["policy"], r["cache"]) for r in rows] == [(p, n) for p in ("full", "codecsight") for n in (90, 180)]
     for r in rows:
@@ -132,25 +126,10 @@ def test_command_times_both_sides_at_every_size():
 
 
 def test_command_takes_a_trace():
-    result = run("--policy", "streamingllm", "--trace", str(FIXTURE), "--cache", "400", "--repeat", "1")
-    assert result.exit_code == 0, result.output
+    result = vrex(
+        "dev", "speed", "--policy", "streamingllm", "--trace", str(FIXTURE), "--cache", "400", "--repeat", "1"
+    )
     assert "streamingllm" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--policy", "resv-buckets"), "has no PyTorch implementation"),
-        (("--policy", "none"), "must be one of"),
-        (("--cache", "10,x"), "must be positive integers"),
-        (("--heads", "9,3"), "must be query heads, KV heads, head size"),
-        (("--repeat", "0"), "must be at least 1"),
-    ],
-)
-def test_bad_arguments_end_in_one_line(arguments, message):
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
 
 
 def test_recorded_frames_go_round():

@@ -79,23 +79,3 @@ def test_a_device_that_failed_has_a_line(tmp_path):
         "edge,full,1,2.0,24.0,,,2.0,",
         'edge,resv,1,2.0,24.0,core,recent=512,,"broken, badly"',
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--fps", "0"), "fps=0.0: must be more than 0, and finite"),
-        (("--hours", "nan"), "hours=nan: must be more than 0, and finite"),
-        (("--fps", "inf"), "fps=inf: must be more than 0, and finite"),
-        (("--streams", "x"), "streams='x': must be numbers separated by commas"),
-        (("--policy", "y"), "policy='y': must be one of full, flexgen"),
-        (("--platform", "agx"), "platform='agx': must be one of edge, server"),
-        (("--preset", "huge"), "preset='huge': must be one of"),
-        (("-p", "kvmu.entry_bytes=0"), "entry_bytes=0"),
-    ],
-)
-def test_bad_input(tmp_path, words, message):
-    run = vrex(tmp_path, *words)
-    assert run.exit_code == 2
-    assert message in run.output.replace("\n", " ")
-    assert not (tmp_path / "fleet.db").exists()

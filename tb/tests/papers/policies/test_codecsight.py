@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video, vision
@@ -53,7 +52,7 @@ from openvrex.papers.policies.codecsight_encoder import (
     overlap,
     prefill,
 )
-from openvrex.scripts.main import app
+from tb.tests.commands import refuses, tried, vrex
 from tb.tests.golden.inputs.video_samples import texture, write
 from tb.tests.papers.policies.codecsight_samples import (
     MODEL,
@@ -891,17 +890,16 @@ class SmallDecoder(Small):
 
 def test_command_prunes_and_writes_the_motion_file(tmp_path):
     path, out = write(tmp_path / "still.mkv", texture(9, step=0)), tmp_path / "motion.npz"
-    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "4", "--vectors", str(out), "--json"])
-    assert run.exit_code == 0, run.output
+    run = vrex("papers", "prune", str(path), "--gop", "4", "--vectors", str(out), "--json")
     result = json.loads(run.stdout)
     assert (result["frames"], result["types"]) == (9, "3 I, 6 P")
     assert result["pruned"] == pytest.approx(6 / 9)
     assert (result["motion"], result["motion_class"]) == (0, "low")
     assert [f.kind for f in load_motion(out)] == list("IPPPIPPPI")
-    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "0", "-p", "alpha=1", "--frames", "5"])
+    run = tried("papers", "prune", str(path), "--gop", "0", "-p", "alpha=1", "--frames", "5")
     assert "5 frames (1 I, 4 P), low motion (0.00 px a frame), tokens" in run.stdout
     path = write(tmp_path / "vectorless.mkv", texture(3), codec="libvpx-vp9")
-    run = CliRunner().invoke(app, ["papers", "prune", str(path), "--gop", "0"])
+    run = tried("papers", "prune", str(path), "--gop", "0")
     assert "no motion vectors, tokens pruned 0.0%" in run.stdout
 
 
@@ -909,8 +907,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
     monkeypatch.setattr("openvrex.golden.inputs.decoder.Decoder", SmallDecoder)
     path = write(tmp_path / "moving.mkv", texture(8))
     line = ["papers", "prune", str(path), "--gop", "2", "--window", "4", "--stride", "2", "--depth", "3"]
-    run = CliRunner().invoke(app, [*line, "--json"])
-    assert run.exit_code == 0, run.output
+    run = vrex(*line, "--json")
     rows = json.loads(run.stdout)["windows"]
     assert list(rows) == list(SYSTEMS)
     assert all(rows["full"][name] == 1 for name in ("patches", "tokens", "vision", "decoder", "all"))
@@ -919,7 +916,7 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
         assert rows[name]["reuse_error"] == 0
     assert 0 < rows["refresh"]["reuse_error"] < rows["full-reuse"]["reuse_error"]
     assert rows["vlcache"]["vision"] == 0.5
-    assert "codecsight" in CliRunner().invoke(app, line).stdout
+    assert "codecsight" in tried(*line).stdout
 
 
 @pytest.mark.parametrize(
@@ -938,7 +935,5 @@ def test_command_runs_every_system_over_the_windows(tmp_path, monkeypatch, encod
 )
 def test_command_refuses_what_cannot_be(tmp_path, options, why):
     path = write(tmp_path / "a.mkv", texture(3))
-    run = CliRunner().invoke(app, ["papers", "prune", *(str(path) if o == "VIDEO" else o for o in options)])
-    assert run.exit_code == 2
+    run = refuses("papers", "prune", *(str(path) if o == "VIDEO" else o for o in options))
     assert why in run.stderr
-    assert run.stderr.count("\n") == 1

@@ -6,7 +6,6 @@ from math import comb
 from statistics import fmean
 
 import pytest
-from typer.testing import CliRunner
 
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.decoder import Decoder
@@ -18,17 +17,13 @@ from openvrex.papers.commands.recall_command import Summary, interval, plot, wit
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
-from openvrex.scripts.main import app
 from openvrex.synth.sweep.database import Row
 from openvrex.tb.library.runner import ROOT
+from tb.tests.commands import refuses, tried, vrex
 from tb.tests.golden.inputs.trace_samples import models
 
 pytestmark = models
 SHORT = Case(tokens=512, seed=3)
-
-
-def vrex(*words: str):
-    return CliRunner().invoke(app, ["papers", "recall", *words])
 
 
 @pytest.fixture(scope="module")
@@ -80,41 +75,16 @@ def test_same_case_same_result():
 def test_command_resumes(tmp_path, monkeypatch):
     """What is known is not run again; a second call gives the same figures."""
     line = ("repeat", "--policy", "full,resv", "-p", "resv.resv.th_hd=3,7", "--tokens", "256", "--seeds", "1")
-    first = vrex(*line, "-o", str(tmp_path), "--workers", "1", "--json")
-    assert first.exit_code == 0, first.output
+    first = vrex("papers", "recall", *line, "-o", str(tmp_path), "--workers", "1", "--json")
     assert [s["variant"] for s in json.loads(first.stdout)] == ["full", "resv th_hd=3", "resv th_hd=7"]
     monkeypatch.setattr("openvrex.synth.sweep.dask_run.cluster", lambda *_: pytest.fail("nothing is left to run"))
-    assert json.loads(vrex(*line, "-o", str(tmp_path), "--json").stdout) == json.loads(first.stdout)
+    assert json.loads(vrex("papers", "recall", *line, "-o", str(tmp_path), "--json").stdout) == json.loads(first.stdout)
     assert json.loads((tmp_path / "recall.json").read_text()) == json.loads(first.stdout)
-    shown = vrex(*line, "-o", str(tmp_path))
+    shown = tried("papers", "recall", *line, "-o", str(tmp_path))
     assert "resv th_hd=3" in shown.stdout
     title = "Recall: smollm2, repeat, tokens 256, depth 0.25, runs 1"
     assert title in " ".join(shown.stdout.split())  # in a narrow terminal it takes two lines
     assert (tmp_path / "recall.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("poem",), "task='poem': must be one of passkey, keys, lookup, repeat"),
-        (("--tokens", "8192"), "tokens=8192: must be at most"),
-        (("--tokens", "100"), "tokens=100: must be at least 256"),
-        (("--tokens", "32768", "--model", "gemma3"), "tokens=32768: must be at most 32640: gemma3 knows 32768"),
-        (("--model", "bert"), "model='bert': must be one of smollm2, gemma3"),
-        (("--tokens", "long"), "tokens='long': must be numbers"),
-        (("--depth", "2"), "depth=2.0: must be 0 to 1"),
-        (("--seeds", "0"), "seeds=0: must be at least 1"),
-        (("--policy", "best"), "policy='best': must be one of"),
-        (("-p", "resv.resv.th_hd"), "must look like policy.name=value"),
-        (("-p", "mosaic.ratio=1"), "must start with a policy of --policy: full, pages"),
-        (("--policy", "resv", "-p", "resv.resv.th_hd=3,99"), "th_hd=99: must be 0 to n_hp + 1"),
-    ],
-)
-def test_bad_input_is_named(tmp_path, words, message):
-    run = vrex(*words, "-o", str(tmp_path / "x"))
-    assert run.exit_code == 2
-    assert message in run.stderr
-    assert not (tmp_path / "x").exists()
 
 
 def recorded() -> tuple[dict, str]:
@@ -227,7 +197,7 @@ def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
     done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)))
     rows = lambda _, asked, *rest: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
     monkeypatch.setattr("openvrex.papers.commands.recall_command.complete", rows)
-    run = vrex("--policy", "full", "--seeds", "2", "-o", str(tmp_path))
+    run = tried("papers", "recall", "--policy", "full", "--seeds", "2", "-o", str(tmp_path))
     assert (run.exit_code, run.stderr) == (1, f"error: {bad} of 2 runs failed, the first: it broke\n")
     written = {f.name for f in tmp_path.iterdir()}
     assert written == ({"recall.json", "recall.svg"} if bad == 1 else set())
@@ -237,8 +207,7 @@ def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
 @pytest.mark.parametrize(("name", "target"), [("smollm2", "models"), ("gemma3", "models-gemma")])
 def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch, name, target):
     monkeypatch.setattr(MODELS[name], "file", ("llm-none", *MODELS[name].file[1:]))
-    run = vrex("-o", str(tmp_path / "x"), "--model", name)
-    assert run.exit_code == 2
+    run = refuses("papers", "recall", "-o", str(tmp_path / "x"), "--model", name)
     assert run.stderr == f"error: package llm-none is not installed: run 'make {target}'\n"
     assert not (tmp_path / "x").exists()
 
