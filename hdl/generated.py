@@ -9,7 +9,7 @@ from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.text_files import read_text
 from openvrex.hdl.emit import ALL, Emitted
 from openvrex.hdl.firtool_memories import MemoryPorts
-from openvrex.hdl.params import FOLLOWS, named
+from openvrex.hdl.params import FOLLOWS, SystemParams, listed, named, part_of
 from openvrex.hdl.writer.circt import Language
 
 MANIFEST = "manifest.json"
@@ -59,12 +59,24 @@ def options(made: Emitted) -> dict[str, object]:
     )
 
 
-def assignments(made: Emitted) -> list[str]:
-    """The unit's parameters as assignments; a size of several units comes once."""
-    found = dict(_values(made.manifest["params"], ALL[made.manifest["unit"]][2].rpartition(".")[2]))
-    return list(
-        dict.fromkeys(f"{named(*leaf)}={word}" for leaf, word in found.items() if FOLLOWS.get(leaf) not in found)
-    )
+def assignments(made: Emitted, alone: bool = True) -> list[str]:
+    """The unit's parameters as assignments; a size of several units comes once.
+
+    alone : they are for the unit; otherwise for a system, in which another unit may own a size (`FOLLOWS`)
+
+    Optional hardware that is off, which a manifest leaves out, comes as well: a preset may have it.
+    """
+    path = ALL[made.manifest["unit"]][2]
+    unit = path.rpartition(".")[2]
+    off = {
+        name: f"{name}={word}"
+        for name, (word, own) in listed(part_of(SystemParams(), path), unit).items()
+        if own.optional
+    }
+    found = dict(_values(made.manifest["params"], unit))
+    own = {leaf: word for leaf, word in found.items() if FOLLOWS.get(leaf) not in found}
+    names = {leaf: named(*(leaf if alone else FOLLOWS.get(leaf, leaf))) for leaf in own}
+    return list((off | {names[leaf]: f"{names[leaf]}={word}" for leaf, word in own.items()}).values())
 
 
 def _values(params: dict, unit: str) -> Iterator[tuple[tuple[str, str], object]]:

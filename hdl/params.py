@@ -616,12 +616,13 @@ def override_part(params: SystemParams, path: str, assignments: list[str]) -> Sy
     The other parts stay, whether they fit or not. Raises `ParamError` as `override` does, and for a name that only
     other parts have.
     """
-    _changes(params, "", assignments)  # refuses names that no part has
     own, unit = part_of(params, path), path.rpartition(".")[2]
     names = flat(own, unit)
     for text in assignments:
         name = text.partition("=")[0]
         known = any(name in (full, full.rpartition(".")[2]) for full in names)
+        if not known:
+            _changes(params, "", [text])  # refuses a name that no part has
         check(known, "parameter", name, f"{unit} has none of this name; it has {', '.join(names)}")
     return _with_part(params, path, _replaced(own, unit, _changes(own, unit, assignments)))
 

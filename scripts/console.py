@@ -182,14 +182,15 @@ def chosen(
     alone : check the rules of the unit only; otherwise all units of the system must fit
     """
 
-    def system(unit: str, given: list[str]) -> SystemParams:
-        return unit_system(unit, preset_name, given) if alone and unit in UNITS else params(preset_name, given)
+    def system(unit: str, given: list[str], apart: bool) -> SystemParams:
+        return unit_system(unit, preset_name, given) if apart else params(preset_name, given)
 
     if unit in ALL or not Path(unit).is_dir():
-        return unit, system(unit, assignments or []), None
+        return unit, system(unit, assignments or [], alone and unit in UNITS), None
     place, made = Path(unit), generated.read(Path(unit))
     unit = made.manifest["unit"]
-    chosen = system(unit, [*generated.assignments(made), *(assignments or [])])
+    apart = alone and unit in UNITS
+    chosen = system(unit, [*generated.assignments(made, apart), *(assignments or [])], apart)
     own = params_of(unit, chosen)
     same = json.loads(json.dumps(stated(own))) == made.manifest["params"]
     check(

@@ -8,9 +8,10 @@ import pytest
 from typer.main import get_command
 
 from openvrex.golden.function_params import OF_HARDWARE, READINGS, ParamError
+from openvrex.hdl import generated
 from openvrex.hdl.design import load, text
-from openvrex.hdl.emit import emit, params_of
-from openvrex.hdl.params import PRESETS, flat, override, preset
+from openvrex.hdl.emit import ALL, Emitted, emit, params_of
+from openvrex.hdl.params import PRESETS, flat, override, override_part, preset, stated
 from openvrex.scripts import console
 from openvrex.scripts.main import GROUPS, app
 from openvrex.tb.campaigns.faults import with_fault
@@ -274,3 +275,14 @@ def test_what_a_core_fixes_is_told_where_a_parameter_is_listed(tmp_path):
     file.write_text(text(p, "core"))
     told = re.findall(r"^(\w+) = .*in a core 1", file.read_text(), re.M)
     assert told == ["n_h"]
+
+
+@pytest.mark.parametrize("made", ["tiny", "omni"])
+@pytest.mark.parametrize("unit", ALL)
+def test_a_folder_s_parameters_do_not_depend_on_the_preset(unit, made):
+    """Those of its manifest, whatever optional hardware the preset has or lacks beside them."""
+    given = params_of(unit, preset(made))
+    manifest = json.loads(json.dumps({"unit": unit, "params": stated(given)}))
+    words = generated.assignments(Emitted("", unit, manifest, ""))
+    for other in ("core", "omni", "vrex8"):
+        assert stated(params_of(unit, override_part(preset(other), ALL[unit][2], words))) == stated(given)
