@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import FourBits, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import PackedMatrix, Packing, Rule
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.decoder import MODEL, ByteTokenizer, Decoder
@@ -80,20 +80,30 @@ def dequantised(path: Path, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q6_K])
 def test_embeddings_and_head_become_bf16(kind, tmp_path):
-    """As in Q4_0 files of llama.cpp: layers stay in 4 bits. A line says what the tables cost."""
+    """As in Q4_0 files of llama.cpp: layers stay in 4 bits, on cores that expand them a head of Q8_0, too. A line says
+    what each table costs.
+    """
     path = written(tmp_path / "m.gguf", {"token_embd": kind, "output": kind})
     decoder = FileDecoder(open_model(path), None, 16)
     for own, name in ((decoder.embeddings, "token_embd"), (decoder.head, "output")):
         assert (to_bf16(own) == dequantised(path, name)).all()
     held, packing = decoder.held(True)
     assert packing == Packing(Rule.SCALE)
-    assert all(isinstance(held[i][name], FourBits) for i in range(2) for name in ("qkv", "gate_up", "ffn_down"))
+    assert all(isinstance(held[i][name], PackedMatrix) for i in range(2) for name in ("qkv", "gate_up", "ffn_down"))
     count, each = len(TOKENS) * WIDTH, {Type.Q8_0: (32, 34), Type.Q6_K: (256, 210)}[kind]
     there = count // each[0] * each[1]
-    assert decoder.notes(packing) == [
+    embeddings, head = (
         f"m.gguf: {name}.weight: {kind.name} is expanded to BF16: {there:,} bytes in the file are {2 * count:,} bytes"
         for name in ("token_embd", "output")
-    ]
+    )
+    assert decoder.notes(None) == [embeddings, head]
+    own = decoder.packed_head()
+    if kind == Type.Q6_K:
+        assert own is None
+        assert decoder.notes(packing) == [embeddings, f"{head}, as LOAD expands Q4_0, Q4_1 and Q8_0 only"]
+    else:
+        assert (dequantised(path, "output") == own.bf16.T).all()
+        assert decoder.notes(packing) == [embeddings, f"m.gguf: output.weight: Q8_0 stays in the head: {there:,} bytes"]
 
 
 def test_layers_are_those_of_the_package(tmp_path):
@@ -160,8 +170,11 @@ def test_smollm2_s_own_file():
             assert (held[i][name].scales == want[i][name].scales).all()
         for name in ("attn_norm", "ffn_norm"):
             assert (held[i][name] == want[i][name]).all()
-    [note] = own.notes(packing)
-    assert "token_embd.weight: Q8_0 is expanded to BF16: 30,081,024 bytes in the file are 56,623,104 bytes" in note
+    [note], [plain] = own.notes(packing), own.notes(None)
+    assert "token_embd.weight: Q8_0 stays in the head: 30,081,024 bytes" in note
+    assert "token_embd.weight: Q8_0 is expanded to BF16: 30,081,024 bytes in the file are 56,623,104 bytes" in plain
+    assert (to_bf16(own.embeddings) == own.packed_head().bf16.T).all()
+    assert (own.packed_head().q == built_in.packed_head().q).all()
 
 
 BAD = {

@@ -124,7 +124,7 @@ def lxe(packed: bool = True) -> Lxe:
         (load(10), True, "rows=9: the last word must hold weights, not scales"),
         (load(1), True, "rows=0: the last word must hold weights, not scales"),
         (load(9, to=127, step=1), True, "words 127 to 134 are outside W of 128 words"),
-        (load(9, stride=4), True, "FP32 words go between memory and VPE only"),
+        (load(9, stride=8), True, "FP32 words go between memory and VPE only"),
         (load(9, addr=4), True, "addr=0x4: must be a multiple of a word's 8 bytes"),
         (load(9), False, "FP32 words go between memory and VPE only"),
         (load(9, wide=0), True, "stride=0x1: must be a multiple of a word's 8 bytes"),
