@@ -15,6 +15,11 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.decoder import MODEL, ByteTokenizer, Decoder
 from openvrex.golden.inputs.model_file import FileDecoder, HubTokenizer, folder_tokenizer, open_model
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.layer_memory import Tiling
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.tb.library.decoder_model import decoder_host
+from openvrex.tb.library.small_models import params
 from tb.tests.golden.inputs.checkpoints import PIECES, SPECIAL, folder, tokenizer
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -104,6 +109,42 @@ def test_embeddings_and_head_become_bf16(kind, tmp_path):
     else:
         assert (dequantised(path, "output") == own.bf16.T).all()
         assert decoder.notes(packing) == [embeddings, f"m.gguf: output.weight: Q8_0 stays in the head: {there:,} bytes"]
+
+
+class WholeHead(FileDecoder):
+    """The same decoder, of whose head memory holds a copy in BF16."""
+
+    def packed_head(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_0])
+def test_a_head_runs_from_memory_as_it_is_in_the_file(kind, tmp_path, monkeypatch):
+    """Each step leaves what it leaves with the head's copy in BF16, of a prompt and two generated tokens. Sums are cut
+    alike, where they might not be.
+    """
+
+    def cut(plan: HeadPlan, *args: int) -> Tiling:
+        return Plan._cut(plan, *args[:5], Packing(Rule.BYTE), *args[6:])
+
+    monkeypatch.setattr(HeadPlan, "_cut", cut)
+    file = open_model(written(tmp_path / "m.gguf", {"output": kind}))
+    p = params("lxe.weights=true", f"entry_bytes={4 * SIZE}", "w_depth=256", "x_depth=256")
+    decoders = [kind(file, 1, 16) for kind in (FileDecoder, WholeHead)]
+    own, plain = hosts = [decoder_host(decoder, p, 8, 2) for decoder in decoders]
+    assert own.head["head_weight"].size < plain.head["head_weight"].size * 0.6
+    given = decoders[0].inputs([5, 9])
+    heads = 0
+    for steps in zip(*(one.stream([given], 2) for one in hosts), strict=True):
+        for one, step in zip(hosts, steps, strict=True):
+            one.run(step)
+        memory, copy = (
+            {r.name: r.data.tobytes() for r in one.memory.regions if r.name != "head weights"} for one in hosts
+        )
+        assert memory == copy, steps[0].phase
+        heads += steps[0].phase == "head"
+    assert heads == 2
+    assert own.tokens == plain.tokens
 
 
 def test_layers_are_those_of_the_package(tmp_path):
