@@ -321,9 +321,15 @@ class Decoder:
         """Inputs of the first layer [n, 576] for a text's tokens."""
         return self.inputs(self.tokenizer.encode(text))
 
+    def chat(self, prompt: str, question: str) -> tuple[list[int], list[int]]:
+        """Tokens of the texts before and behind frames, as a turn of a chat."""
+        encode = self.tokenizer.encode
+        return encode(PROMPT + prompt), encode("\n" + question + TURN)
+
     def around(self, prompt: str, question: str) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs of the first layer for the texts before and behind frames, as a turn of a chat."""
-        return self.embed(PROMPT + prompt), self.embed("\n" + question + TURN)
+        """Inputs of the first layer for the texts before and behind frames."""
+        before, behind = self.chat(prompt, question)
+        return self.inputs(before), self.inputs(behind)
 
 
 def four_bits(tensor: Any, name: str) -> PackedMatrix:

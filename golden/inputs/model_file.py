@@ -473,11 +473,11 @@ class FileDecoder(Decoder):
             out.append(f"{self.title}: {had} become {packing.rule.name} in groups of {packing.group}: {size}")
         return out
 
-    def around(self, prompt: str, question: str) -> tuple[np.ndarray, np.ndarray]:
+    def chat(self, prompt: str, question: str) -> tuple[list[int], list[int]]:
         if CHAT in self.tokenizer.ids:
-            return super().around(prompt, question)
-        before = [*self.tokenizer.start, *self.tokenizer.encode(prompt)]
-        return self.inputs(before), self.embed(f"\n{question}\n")
+            return super().chat(prompt, question)
+        encode = self.tokenizer.encode
+        return [*self.tokenizer.start, *encode(prompt or "\n")], encode(f"\n{question}\n")
 
 
 def open_model(path: Path) -> ModelFile:
