@@ -86,9 +86,8 @@ class Loader(Unit):
         self.codes = p.lxe_format().code_words if p.lxe.codes else None
         self.packs = p.lxe.weights
         self.parts = p.lxe.codes > 0 or self.packs  # words may go to W part after part
-        self.many = (
-            2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0
-        )  # words of W of a beat of 4-bit weights, 2 or more
+        # Words of W of a beat of 4-bit weights, 2 or more; of 8-bit ones half as many.
+        self.many = 2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0
         super().__init__(
             p,
             {
@@ -521,9 +520,8 @@ class _Work:
         if p.lxe.weights:
             self.scales = Signal()  # the word holds scales
             self.byte = self.work.packing == Rule.BYTE  # the weights have 8 bits
-            self.left = Signal(
-                range(Packing(Rule.SCALE, GROUPS[1]).words - 1)
-            )  # words of weights of the pack behind this one
+            most = Packing(Rule.SCALE, GROUPS[1]).words - 1
+            self.left = Signal(range(most))  # words of weights of the pack behind this one
             self.early = Signal()  # the beat needs no place
             self.loads = Signal()  # the beat gives words to hand on
         self.tree = Signal(bits_for(p.dpe.n_w))
