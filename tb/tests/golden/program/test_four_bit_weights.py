@@ -109,6 +109,11 @@ def test_weights_of_another_kind_are_refused():
         LayerPlan(replace(SHAPE, width=192, packing=PACKINGS[2]), core().lxe_format())
 
 
+def test_a_bus_that_brings_no_word_of_8_bits_in_a_beat_is_refused():
+    with pytest.raises(ParamError, match=r"bus_bytes=4: must be at least 8 with lxe\.weights"):
+        override(preset("tiny"), [*SIZES, "dpe.n_h=8", "dpe.n_w=8", "vpe.n_w=8", "lxe.weights=true"]).core.lxe_format()
+
+
 def load(rows: int, words: int = 1, **fields: int) -> list[Instruction]:
     own = {"target": LoadTo.W, "wide": 1, "stride": 1, "rows": rows - 1, "words": words - 1}
     return [Instruction(Opcode.LOAD, own | fields), Instruction(Opcode.HALT, {})]
