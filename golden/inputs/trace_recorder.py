@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import decoder, video, vision
-from openvrex.golden.inputs.trace import MAX_TOKENS, PROMPT, STAGES, TURN, Trace
+from openvrex.golden.inputs.model_file import FileDecoder, ModelFile
+from openvrex.golden.inputs.trace import MAX_TOKENS, STAGES, Trace
 from openvrex.golden.inputs.trace_model import Model
 
 
@@ -27,6 +29,7 @@ def record(
     generate: int = 0,
     fit: int = 32,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    file: ModelFile | None = None,
 ) -> Trace:
     """Run a video through the vision encoder, the projector and the decoder, and record a trace of `layers`.
 
@@ -35,22 +38,24 @@ def record(
     the last `queries` frames (default: all) and of everything after them; `values` adds V and the hidden states.
 
     The projector is fitted on the first `fit` frames, so no token depends on a later frame beyond those. Only the
-    layers up to the last one needed run: the highest of `layers`, or all 30 to generate. `progress(done, total)` is
-    called as frames are encoded and decoded. Raises `ParamError` for an argument that cannot work, and `VideoError` for
-    a bad input.
+    layers up to the last one needed run: the highest of `layers`, or all to generate. `progress(done, total)` is called
+    as frames are encoded and decoded. `file` is the user's decoder in place of SmolLM2. Raises `ParamError` for an
+    argument that cannot work, and `VideoError` for a bad input.
     """
     layers = tuple(layers)
     check_numbers(frames, fps, queries, generate, fit)
     vision.check_tokens(tokens)
-    ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < decoder.N_LAYERS
-    check(ok, "layers", layers, f"must be ascending numbers from 0 to {decoder.N_LAYERS - 1}")
-    total = _positions(frames * tokens, question, generate)
+    many, most = (file.constants.layers, file.constants.positions) if file else (decoder.N_LAYERS, MAX_TOKENS)
+    ok = bool(layers) and list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] < many
+    check(ok, "layers", layers, f"must be ascending numbers from 0 to {many - 1}")
+    total = _positions(frames * tokens, question, generate, most)
     path = video.locate(clip)
     pictures = video.frames(path, frames, fps, vision.IMAGE)
     first = next(pictures)  # a bad input fails here, before the models are loaded
 
     encoder = vision.VisionEncoder()
-    model = decoder.Decoder(decoder.N_LAYERS if generate else layers[-1] + 1, total)
+    depth = many if generate else layers[-1] + 1
+    model = FileDecoder(file, depth, total) if file else decoder.Decoder(depth, total)
     pooled = (vision.pool(encoder(picture), tokens) for picture in chain([first], pictures))
     head = []
     for x in islice(pooled, fit):
@@ -72,7 +77,8 @@ def record(
             q.popleft()
         return hidden
 
-    take(model.embed(PROMPT), "prompt")
+    before, behind = model.around("", question)
+    take(before, "prompt")
     n_frames = 0
     for x in chain(head, pooled):
         take(projector(x), "frame")
@@ -80,10 +86,11 @@ def record(
         progress(n_frames + max(n_frames, len(head)), 2 * frames)
     answer = []
     if question or generate:
-        hidden = take(model.embed("\n" + question + TURN), "question")
+        hidden = take(behind, "question")
     for _ in range(generate):
         logits = model.logits(hidden[-1])
-        logits[model.end] = -np.inf  # no end token, so that the answer has the requested length
+        if model.end is not None:
+            logits[model.end] = -np.inf  # no end token, so that the answer has the requested length
         token = int(logits.argmax())
         answer.append(token)
         hidden = take(model.embeddings[[token]], "generation")
@@ -104,12 +111,12 @@ def record(
             "frames": n_frames,
             "tokens_per_frame": tokens,
             "fps": fps,
-            "prompt": PROMPT,
+            "prompt": model.tokenizer.decode(model.chat("", "")[0]),
             "question": question,
             "answer": model.tokenizer.decode(answer),
             "vision": {"model": "DINOv2 ViT-S/14", **source(vision.MODEL)},
             "projector": {"kind": "principal components, variances matched, not trained", "fit_frames": len(head)},
-            "decoder": {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)},
+            "decoder": decoder_of(file),
             "packages": {p: metadata.version(p) for p in ("av", "ml_dtypes", "numpy")},
         },
         hidden=np.concatenate(hidden_in) if values else None,
@@ -125,11 +132,18 @@ def check_numbers(frames: int, fps: float | None, queries: int | None, generate:
     check(fps is None or 0 < fps < float("inf"), "fps", fps, "must be above 0")
 
 
-def _positions(visual: int, question: str, generate: int) -> int:
+def decoder_of(file: ModelFile | None) -> dict[str, Any]:
+    """What a trace says of its decoder: that of the user's file or folder, else SmolLM2."""
+    if file:
+        return {"model": file.name, "files": file.digests()}
+    return {"model": "SmolLM2-135M-Instruct Q4_1", **source(decoder.MODEL)}
+
+
+def _positions(visual: int, question: str, generate: int, most: int) -> int:
     """Most positions that a stream of `visual` visual tokens needs; raises `ParamError` if the decoder has fewer."""
     total = visual + generate + 64 + len(question.encode())  # a token of the question has at least one byte
-    reason = f"the decoder knows only {MAX_TOKENS} positions, the text's included; take fewer frames or tokens"
-    check(total <= MAX_TOKENS, "frames * tokens", visual, reason)
+    reason = f"the decoder knows only {most} positions, the text's included; take fewer frames or tokens"
+    check(total <= most, "frames * tokens", visual, reason)
     return total
 
 

@@ -35,7 +35,8 @@ from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs import decoder, vision
 from openvrex.golden.inputs.codec import mean_motion
 from openvrex.golden.inputs.frames import Frame
-from openvrex.golden.inputs.trace import MAX_TOKENS, PROMPT, TURN, Trace, TraceError
+from openvrex.golden.inputs.model_file import FileDecoder, ModelFile
+from openvrex.golden.inputs.trace import MAX_TOKENS, Trace, TraceError
 from openvrex.golden.inputs.video import VideoError, digest, fallbacks, locate, read, reencode
 from openvrex.golden.policies.blocks import Block, Shape
 from openvrex.golden.policies.policy_run import DecoderRun, Record, Run, TraceRun, decoder_shape, shape_of
@@ -75,8 +76,6 @@ class Options:
     def __post_init__(self):
         for name, least in (("frames", 1), ("tokens", 1), ("generate", 0), ("gop", 0)):
             check(getattr(self, name) >= least, name, getattr(self, name), f"must be at least {least}")
-        known = self.depth is None or 1 <= self.depth <= decoder.N_LAYERS
-        check(known, "depth", self.depth, f"must be 1 to {decoder.N_LAYERS}")
         check(self.fps is None or 0 < self.fps < float("inf"), "fps", self.fps, "must be above 0")
         size = self.frames * self.tokens
         check(
@@ -149,9 +148,22 @@ class DecoderStream:
     motion : the video's mean motion (`golden.inputs.codec.mean_motion`)
     fallbacks : warnings about the video (`golden.inputs.video.fallbacks`)
     projector : of a video, from vision tokens to embeddings
+
+    model : the user's decoder in place of SmolLM2
+
+    Raises `ParamError` for more layers or positions than the decoder has.
     """
 
-    def __init__(self, video: str, options: Options, folder: Path, progress: Callable[[int, int], None]):
+    def __init__(
+        self,
+        video: str,
+        options: Options,
+        folder: Path,
+        progress: Callable[[int, int], None],
+        model: ModelFile | None = None,
+    ):
+        layers = model.constants.layers if model else decoder.N_LAYERS
+        check(options.depth is None or 1 <= options.depth <= layers, "depth", options.depth, f"must be 1 to {layers}")
         self.options = options
         self.source = {"stream": video if video == TEXT else Path(video).name, **vars(options)}
         if video == TEXT:
@@ -159,6 +171,11 @@ class DecoderStream:
         else:
             vision.check_tokens(options.tokens)
             self.source["sha256"] = digest(locate(video))
+        if model:
+            most = model.constants.positions
+            reason = f"must be at most {most}, the model's positions: take fewer frames or tokens"
+            check(options.capacity <= most, "tokens of the stream", options.capacity, reason)
+            self.source["model"] = model.digests()
         self.source["packages"] = {p: metadata.version(p) for p in ("numpy", "av")}
         claim(folder, self.source)
         visuals, frames = ([], []) if video == TEXT else self._see(video, folder, progress)
@@ -167,7 +184,8 @@ class DecoderStream:
         self.fallbacks = fallbacks(taken)
         if self.motion is None and len(frames) > 1:
             self.fallbacks.append("has no motion vectors: its motion is not known, and nothing is pruned by motion")
-        self.decoder = decoder.Decoder(options.depth or decoder.N_LAYERS, options.capacity)
+        depth, most = options.depth or layers, options.capacity
+        self.decoder = FileDecoder(model, depth, most) if model else decoder.Decoder(depth, most)
         self.segments = self._text() if video == TEXT else self._video(visuals, frames)
         self.answer_from = len(self.segments)
 
@@ -204,7 +222,7 @@ class DecoderStream:
 
     def _video(self, visuals: list[np.ndarray], frames: list[Frame]) -> list[Segment]:
         self.projector = vision.Projector.fit(np.concatenate(list(islice(visuals, FIT))), self.decoder.embeddings)
-        out = [Segment("prompt", self.decoder.embed(PROMPT))]
+        out = [Segment("prompt", self.decoder.around("", "")[0])]
         out += [Segment("frame", self.projector(v), None, v, f) for v, f in zip(visuals, frames, strict=True)]
         return [*out, self._question()]
 
@@ -222,7 +240,7 @@ class DecoderStream:
         return [*out, self._question()]
 
     def _question(self) -> Segment:
-        ids = self.decoder.tokenizer.encode("\n" + self.options.question + TURN)
+        _, ids = self.decoder.chat("", self.options.question)
         return Segment("question", self.decoder.embeddings[ids], np.array([*ids[1:], -1]))
 
     def start(self, entry: Entry) -> Run:

@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
+from openvrex.golden.arithmetic.packed_weights import Matrix, Packing
+from openvrex.golden.arithmetic.packed_weights import part as part_of
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Reduce
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
@@ -104,9 +106,11 @@ class HeadPlan(Plan):
         in OUT and that of its row in STREAM
     most : rows for which there is room; `rows` if not given
     cut : of the head; chosen if not given
+    packing : of the head's weights, of 8 or 4 bits; None: BF16
 
     Arrays of `weights` start at the address in the register WEIGHTS, those of `work` at the one in KV, and `hidden` is
-    the hidden state at the address in OUT. Raises `ParamError` for a vocabulary whose numbers FP32 does not hold.
+    the hidden state at the address in OUT. Raises `ParamError` for a vocabulary whose numbers FP32 does not hold, and
+    for a packing that the LXE does not expand, or whose groups do not divide the width.
     """
 
     _compiler = HeadCompiler
@@ -119,6 +123,7 @@ class HeadPlan(Plan):
         rows: int = 1,
         most: int = 0,
         cut: Tiling | None = None,
+        packing: Packing | None = None,
     ):
         self.shape, self.fmt, self.vocabulary, self.rows = replace(shape, tokens=1), fmt, vocabulary, rows
         n, width = fmt.lanes, shape.width
@@ -127,16 +132,17 @@ class HeadPlan(Plan):
         check(tiles * n < 1 << 24, "vocabulary", vocabulary, "must be below 2^24: FP32 numbers name the tokens")
         check(width % n == 0, "width", width, f"must be a multiple of lanes = {n}")
         check(fmt.depth >= 2, "depth", fmt.depth, "must be at least 2: a bank holds a maximum and a number")
+        check(fmt.weights or packing is None, "lxe.weights", fmt.weights, "must be true for a packed head")
         most = most or rows
         if cut is None:
             cut = self._as_alone(
-                "head", 1, lambda tokens, words: self._cut(tiles * n, width, width, 1, words, None, tokens)
+                "head", 1, lambda tokens, words: self._cut(tiles * n, width, width, 1, words, packing, tokens)
             )
         self.cuts = {"head": cut}
         align = max(4096, 4 * n)
         self.weights, self.work = Space(align, Register.WEIGHTS), Space(align, Register.KV)
         self.weights.add("norm_weight", (width,), BF16)
-        self.weights.add("head_weight", cut.weights(n), BF16)
+        self.weights.add_weights("head_weight", cut, n, packing)
         self.weights.add("numbers", (min(fmt.depth // 2, tiles) * n,), np.float32)
         self.work.add("norm", (1, most, width), BF16)
         self.work.add("logits", (most, tiles * n), np.float32)
@@ -154,7 +160,8 @@ class HeadPlan(Plan):
     def of(self, rows: int) -> "HeadPlan":
         """The plan for fewer rows, with the same weights and the same places in memory."""
         most = self.work.arrays["logits"].shape[0]
-        return HeadPlan(self.shape, self.fmt, self.vocabulary, rows, most, self.cuts["head"])
+        packing = self["head_weight"].packing
+        return HeadPlan(self.shape, self.fmt, self.vocabulary, rows, most, self.cuts["head"], packing)
 
     @property
     def joint(self) -> int:
@@ -168,12 +175,12 @@ class HeadPlan(Plan):
             Planned("argmax", c.argmax),
         ]
 
-    def pack(self, norm: np.ndarray, head: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of weights by name. norm : [width] · head : [vocabulary, width], a row for each token"""
+    def pack(self, norm: np.ndarray, head: Matrix) -> dict[str, np.ndarray]:
+        """The arrays of weights by name. norm : [width] · head : [width, vocabulary], a column for each token"""
         tiles = self["logits"].shape[1]
         rows = np.minimum(np.arange(tiles), self.vocabulary - 1)
         return {
             "norm_weight": to_bf16(norm),
-            "head_weight": self.matrix("head", head[rows].T),
+            "head_weight": self.matrix("head", part_of(head, outputs=rows)),
             "numbers": np.arange(self["numbers"].shape[0], dtype=np.float32),
         }

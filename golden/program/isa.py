@@ -56,7 +56,6 @@ from typing import Any
 
 import numpy as np
 
-from openvrex.golden.arithmetic import packed_weights
 from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import VectorFormat
@@ -136,9 +135,9 @@ class LoadTo(IntEnum):
 
     # Weights: word to + (r / lanes) * step + j of tree r mod lanes. With `wide`, on an LXE with `lxe.codes`, a row is
     # one word of memory that holds codes of keys, and becomes `CodeWords.many` words of W. Those of all rows, one
-    # behind the other, go to W as rows of `words` words do (`expanded_places`). With a `stride` of 1 to 3 or 5 to 7,
-    # on an LXE with `lxe.weights`, the rows are adjacent words of 4-bit weights (`golden.arithmetic.packed_weights`),
-    # and become `Packing.makes` words of W. The last row holds weights, not scales.
+    # behind the other, go to W as rows of `words` words do (`expanded_places`). With a `stride` of 1 to 7, on an LXE
+    # with `lxe.weights`, the rows are adjacent words of packed weights (`golden.arithmetic.packed_weights`), and become
+    # `Packing.makes` words of W. The last row holds weights, not scales.
     W = 0
     COLUMN = 1  # weights, transposed: number i of the row's only word to tree i, word to + r / lanes, lane r mod lanes
     X = 2  # activations: word to + r * step + j
@@ -370,7 +369,7 @@ def expands(i: Any) -> bool:
 
 def unpacks(i: Any) -> bool:
     """Whether a LOAD that expands takes weights, not codes, where there are any. `i`: as of `expands`."""
-    return expands(i) and i["stride"] < 8 and i["stride"] & 3 > 0
+    return expands(i) and 0 < i["stride"] < 8
 
 
 def expanded_places(i: Any, fmt: LxeFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -378,8 +377,9 @@ def expanded_places(i: Any, fmt: LxeFormat) -> tuple[np.ndarray, np.ndarray, np.
 
     i : a LOAD that expands, with its counts as they are
     """
-    source = Packing.of(i["stride"]).sources(i["rows"]) if unpacks(i) else np.arange(i["rows"])
-    source = source.repeat(packed_weights.WORDS if unpacks(i) else fmt.code_words.many)
+    packing = Packing.of(i["stride"]) if unpacks(i) else None
+    source = packing.sources(i["rows"]) if packing else np.arange(i["rows"])
+    source = source.repeat(packing.each if packing else fmt.code_words.many)
     row, j = np.divmod(np.arange(len(source)), i["words"])
     return source, row % fmt.lanes, i["to"] + row // fmt.lanes * i["step"] + j
 

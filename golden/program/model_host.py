@@ -47,7 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from openvrex.golden.arithmetic.packed_weights import Matrix
+from openvrex.golden.arithmetic.packed_weights import Matrix, PackedMatrix
 from openvrex.golden.function_params import ReSVParams, check
 from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.encoder_host import EncoderHost, EncoderStep
@@ -85,6 +85,8 @@ class Weights:
     embeddings : [vocabulary, width]
     turns : radians that a position adds to the angle of each rotary pair, [head size / 2]
     head : language head [vocabulary, width]; None: the embeddings
+    packed_head : the same head [width, vocabulary] in the bits of its file, which the core then has in memory; None:
+        BF16
     """
 
     layers: Sequence[dict[str, Matrix]]
@@ -93,6 +95,7 @@ class Weights:
     embeddings: np.ndarray
     turns: np.ndarray
     head: np.ndarray | None = None
+    packed_head: PackedMatrix | None = None
 
 
 @dataclass(frozen=True)
@@ -182,9 +185,11 @@ class ModelHost:
         streams: int = 1,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
-        head = weights.embeddings if weights.head is None else weights.head
+        whole = weights.embeddings if weights.head is None else weights.head
+        own = weights.packed_head
+        head, packing = (whole.T, None) if own is None else (own, own.packing)
         self.weights, self.end, self.sizes = weights, end, sizes
-        self.head = HeadPlan(shape, fmt, len(head), streams)
+        self.head = HeadPlan(shape, fmt, head.shape[1], streams, packing=packing)
         self.system = SystemHost(
             shape,
             fmt,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Matrix, Packing, pack
+from openvrex.golden.arithmetic.packed_weights import GROUPS, Matrix, PackedMatrix, Packing, pack
 from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, words_read
@@ -265,9 +265,9 @@ class Plan:
             return np.stack(each, axis=1).reshape(-1, rows, numbers, *some[0].shape[2:])
 
         if array.packing is None:
-            bits = [to_bf16(w.bf16 if isinstance(w, FourBits) else w).T for w in parts]
+            bits = [to_bf16(w.bf16 if isinstance(w, PackedMatrix) else w).T for w in parts]
             return ordered(bits, words * self.fmt.lanes).reshape(array.shape)
-        own = [w for w in parts if isinstance(w, FourBits) and w.packing == array.packing]
+        own = [w for w in parts if isinstance(w, PackedMatrix) and w.packing == array.packing]
         check(len(own) == len(parts), f"{name} weights", "others", f"must be 4-bit weights of {array.packing}")
         q = ordered([w.q.T for w in own], words * self.fmt.lanes).reshape(*steps, -1, self.fmt.lanes)
         numbers = words * self.fmt.lanes // array.packing.group

@@ -1,11 +1,11 @@
 """Loader: reads words from memory into the scratchpads of the DPE and to the VPE."""
 
-from amaranth import Const, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.arithmetic.packed_weights import GROUPS, WORDS, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import GROUPS, Packing, Rule
 from openvrex.golden.program.isa import SEMAPHORES, LoadTo
 from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
@@ -31,7 +31,7 @@ class Loader(Unit):
     words, expanded, a cycle each. Those of all rows fill tree after tree, `words` words of each. And a row of one word
     with stride 0 is read once: its word goes to all its trees in one cycle.
 
-    With `lxe.weights`, a LOAD to W with `wide` and a stride of 1 to 3 or 5 to 7 reads adjacent words of 4-bit weights
+    With `lxe.weights`, a LOAD to W with `wide` and a stride of 1 to 7 reads adjacent words of 4-bit or 8-bit weights
     (`golden.arithmetic.packed_weights`), whose words of W go as those of codes do. The loader holds a word of scales,
     and takes the rest beat by beat: each is one word of W or several, of which one enters the expander
     (`hdl.execution.weight_expander`) a cycle. The next instruction's words wait until the last one has left it.
@@ -69,8 +69,8 @@ class Loader(Unit):
         (cycles in which a beat is there and not taken)
 
     Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
-        last beat is taken, a word of 4-bit weights 4 cycles later; a beat can be taken 2 cycles after its instruction.
-        Behind 4-bit weights the next instruction's words wait for these 4 cycles, too. Exact in
+        last beat is taken, a word of packed weights 4 cycles later; a beat can be taken 2 cycles after its instruction.
+        Behind these the next instruction's words wait for these 4 cycles, too. Exact in
         `sim.units.loader_time.LoaderTime`.
     Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
         most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
@@ -86,7 +86,8 @@ class Loader(Unit):
         self.codes = p.lxe_format().code_words if p.lxe.codes else None
         self.packs = p.lxe.weights
         self.parts = p.lxe.codes > 0 or self.packs  # words may go to W part after part
-        self.many = 2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0  # words of W of a beat of 4-bit weights
+        # Words of W of a beat of 4-bit weights, 2 or more; of 8-bit ones half as many.
+        self.many = 2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0
         super().__init__(
             p,
             {
@@ -109,9 +110,10 @@ class Loader(Unit):
         beats = word_beats(p)
         codes = f"{p.lxe_format().code_words.many + beats - 1} a word of codes, " if p.lxe.codes else ""
         many = 2 * p.lxe.bus_bytes // p.dpe.n_w
-        scales = f"1 a word of W of 4-bit weights and {1 + max(0, beats - many)} a word of scales, "
+        lost = " or ".join(str(1 + max(0, beats - n)) for n in (many, many // 2))
+        scales = f"1 a word of W of 4-bit or 8-bit weights and {lost} a word of scales, "
         codes += scales if p.lxe.weights else ""
-        late = f", {1 + WeightExpander.LATENCY} of 4-bit weights"
+        late = f", {1 + WeightExpander.LATENCY} of packed weights"
         return {
             "burst_latency": "2 from an instruction to its first burst",
             "word_latency": "1 from a word's last beat to the word" + (late if p.lxe.weights else ""),
@@ -164,7 +166,7 @@ class Loader(Unit):
         to_w = c.target == LoadTo.W
         if self.packs:
             m.d.comb += [
-                asked.packed.eq(to_w & c.wide & ~c.stride[3:].any() & c.stride[:2].any()),
+                asked.packed.eq(to_w & c.wide & ~c.stride[3:].any() & c.stride[:3].any()),
                 entry.packed.eq(asked.packed),
                 entry.packing.eq(c.stride),
             ]
@@ -294,7 +296,7 @@ class Loader(Unit):
                 m.d.sync += word.upto.eq(work.once & ~work.skip)
             if self.parts:
                 more = Mux(work.coded, self.codes.many - 1, 0) if self.codes else Const(0)
-                more = Mux(work.packed, self.many - 1, more) if self.packs else more
+                more = Mux(work.packed, Mux(at.byte, self.many // 2, self.many) - 1, more) if self.packs else more
                 m.d.comb += [out.begins.eq(at.first), out.to.eq(work.to), out.words.eq(work.words)]
                 m.d.sync += [
                     at.first.eq(0),
@@ -304,7 +306,11 @@ class Loader(Unit):
                     word.step.eq(work.step),
                 ]
             if self.packs:
-                own = {"packed": work.packed & ~work.skip, "rule": work.packing[:2], "groups": work.packing[2]}
+                own = {
+                    "packed": work.packed & ~work.skip,
+                    "rule": work.packing[:2],
+                    "groups": work.packing[2] & ~at.byte,
+                }
                 m.d.sync += [word[name].eq(value) for name, value in own.items()]
             else:
                 self._next_row(m, at)
@@ -319,6 +325,7 @@ class Loader(Unit):
         packing = at.work.packing
         lengths = [[Packing(rule, group).words - 2 for rule in (Rule.SCALE, Rule.ZERO)] for group in GROUPS]
         length = Mux(packing[2], *(Mux(packing[1], pair, one) for one, pair in reversed(lengths)))
+        length = Mux(at.byte, Packing(Rule.BYTE).words - 2, length)
         with m.If(out.fills & at.whole & at.work.packed):
             m.d.sync += [at.scales.eq(~at.scales & (at.left == 0)), at.left.eq(Mux(at.scales, length, at.left - 1))]
         m.d.comb += out.new_pack.eq(out.fills & at.whole & at.scales)
@@ -401,11 +408,13 @@ class Loader(Unit):
             m.d.sync += part.eq(Mux(out.ends, 0, part + 1))
 
     def _hand_on_weights(self, m: Module, out: "_Out", part: Signal, addr: Signal, goes: Value) -> None:
-        """Moves a beat's words of 4-bit weights into the expander, and hands on those that leave it."""
+        """Moves a beat's words of packed weights into the expander, and hands on those that leave it."""
         dpe, word = self.p.dpe, out.out
         m.submodules.weights = expander = WeightExpander(dpe)
         beat = comb(m, "weights_beat", out.numbers, 8 * self.p.lxe.bus_bytes)
-        q = beat.word_select(part[: bits_for(self.many)], 4 * dpe.n_w) if self.many > 1 else beat
+        four = beat.word_select(part[: bits_for(self.many)], 4 * dpe.n_w)
+        eight = beat.word_select(part[: bits_for(self.many // 2)], 8 * dpe.n_w) if self.many > 2 else beat
+        q = Mux(word.rule == 0, eight, Cat(Cat(four.word_select(lane, 4), Const(0, 4)) for lane in range(dpe.n_w)))
         move = comb(m, "weights_move", ~expander.o.valid | self.w.ready)
         index = Signal(range(Packing(Rule.SCALE, GROUPS[1]).made))  # of the word of W in its pack
         with m.If(goes):
@@ -417,7 +426,7 @@ class Loader(Unit):
             number = comb(m, f"number{k}", index * lanes + k * GROUPS[0], len(index) + lanes.bit_length() - 1)
             group = comb(m, f"group{k}", Mux(word.groups, *(number[g.bit_length() - 1 :] for g in reversed(GROUPS))))
             pair = comb(m, f"pair{k}", group << 1, place)
-            scale = Mux(word.rule == Rule.SCALE, group[:place], pair)
+            scale = Mux(word.rule[1], pair, group[:place])
             m.d.comb += [
                 expander.i.scale[k].eq(out.scales.word_select(scale, 16)),
                 expander.i.other[k].eq(out.scales.word_select(pair | 1, 16)),
@@ -510,7 +519,9 @@ class _Work:
             self.first = Signal()  # the word is the instruction's first
         if p.lxe.weights:
             self.scales = Signal()  # the word holds scales
-            self.left = Signal(range(GROUPS[1] // WORDS))  # words of weights of the pack behind this one
+            self.byte = self.work.packing == Rule.BYTE  # the weights have 8 bits
+            most = Packing(Rule.SCALE, GROUPS[1]).words - 1
+            self.left = Signal(range(most))  # words of weights of the pack behind this one
             self.early = Signal()  # the beat needs no place
             self.loads = Signal()  # the beat gives words to hand on
         self.tree = Signal(bits_for(p.dpe.n_w))

@@ -1,6 +1,6 @@
-"""Expands 4-bit weights to the BF16 numbers by which the DPE multiplies."""
+"""Expands 4-bit and 8-bit weights to the BF16 numbers by which the DPE multiplies."""
 
-from amaranth import Cat, Module, Mux, Signal, Value, signed
+from amaranth import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,7 +9,8 @@ from openvrex.hdl.arith.fp32 import BIAS
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import DpeParams, bits_for
 
-SIZE = 46  # bits of the magnitude of a weight, in units of 2^SMALLEST
+SIZE = 46  # bits of the magnitude of a weight of 4 bits, in units of 2^SMALLEST
+BYTE_SIZE = 11 + 7  # of d |q| with a number of 8 bits
 KEPT = 8 - 1 + 24 + 2  # of these behind stage 3: the leading one is one of 8, FP32 keeps 24, two say how it rounds
 
 
@@ -21,11 +22,12 @@ def slots(p: DpeParams) -> int:
 def packed_layout(p: DpeParams) -> data.StructLayout:
     """A word of W before it is expanded.
 
-    rule : `golden.arithmetic.packed_weights.Rule` · q : numbers of 4 bits · scale, other : FP16 bits of d and of m, or
-    z, of each group of 32 · tree, addr : where the word goes
+    rule : the lowest bits of `golden.arithmetic.packed_weights.Rule`: 0 is BYTE · q : numbers of 8 bits; of 4 with
+    anything above · scale, other : FP16 bits of d and of m, or z, of each group of 32 · tree, addr : where the word
+    goes
     """
     pairs = {name: data.ArrayLayout(16, slots(p)) for name in ("scale", "other")}
-    return data.StructLayout({"valid": 1, "rule": 2, "q": data.ArrayLayout(4, p.n_w), **pairs, **_place(p)})
+    return data.StructLayout({"valid": 1, "rule": 2, "q": data.ArrayLayout(8, p.n_w), **pairs, **_place(p)})
 
 
 def expanded_layout(p: DpeParams) -> data.StructLayout:
@@ -38,20 +40,21 @@ def _place(p: DpeParams) -> dict[str, int]:
 
 
 class WeightExpander(wiring.Component):
-    """Makes the BF16 numbers of words of 4-bit weights.
+    """Makes the BF16 numbers of words of 4-bit or 8-bit weights.
 
-    A group has 16 different weights, one for each q. The unit computes these for each group of a word, and each lane
-    takes one of them:
+    A group of 4-bit weights has 16 different ones, one for each q. The unit computes these for each group of a word,
+    and each lane takes one of them. With 8 bits each lane multiplies its own q by its group's d:
 
-        scale, other        d, and m or -d z: a sign, a significand and an exponent each
-             |              stage 1
-        d q + m, exact      16 integers of 47 bits
-             |              stage 2
-        magnitudes          shifted up in steps of 8
-             |              stage 3
-        rounded             16 BF16 numbers: to FP32, then to BF16, at once
-             |              stage 4
-        one for each lane   by its q
+        4 bits              each group                                          8 bits              each lane
+        scale, other        d, and m or -d z: a sign, a significand             scale, q            as they are
+             |              and an exponent each                     stage 1
+        d q + m, exact      16 integers of 47 bits                              d's leading one up, |q|
+             |                                                       stage 2
+        magnitudes          shifted up in steps of 8                            d |q|, exact        18 bits
+             |                                                       stage 3
+        rounded             16 BF16 numbers: to FP32, then BF16                 rounded             to BF16
+             |                                                       stage 4
+        one for each lane   by its q                                            its own
 
     Parameters
     ----------
@@ -78,10 +81,12 @@ class WeightExpander(wiring.Component):
     def elaborate(self, platform):
         p, m = self.p, Module()
         many = slots(p)
-        weights = [self._group(m, k) for k in range(many)]
-        word = {name: Value.cast(getattr(self.i, name)) for name in ("valid", "q", *_place(p))}
-        valid = []
+        byte = comb(m, "byte", self.i.rule == 0)
+        low = Cat(self.i.q[lane][:4] for lane in range(p.n_w))
+        word = {"byte": byte, "q": low} | {name: Value.cast(getattr(self.i, name)) for name in ("valid", *_place(p))}
+        valid, moves = [], []  # of 8 bits: registers stand still for other words
         for stage in range(1, self.LATENCY + 1):
+            moves.append(comb(m, f"move_byte{stage}", self.move & word["byte"]))
             with m.If(self.move):
                 word = {name: reg(m, f"{name}{stage}", x, None, name != "valid") for name, x in word.items()}
             valid.append(word["valid"])
@@ -89,13 +94,43 @@ class WeightExpander(wiring.Component):
             self.more.eq(Cat(*valid[:-1]).any()),
             *(self.o[name].eq(word[name]) for name in ("valid", *_place(p))),
         ]
+        groups = [self._group(m, k, moves) for k in range(many)]
         for lane in range(p.n_w):
-            own = weights[lane * many // p.n_w]
-            m.d.comb += self.o.data[lane].eq(own.word_select(word["q"].word_select(lane, 4), 16))
+            weights, scale = groups[lane * many // p.n_w]
+            four = weights.word_select(word["q"].word_select(lane, 4), 16)
+            m.d.comb += self.o.data[lane].eq(Mux(word["byte"], self._byte(m, lane, moves, scale), four))
         return m
 
-    def _group(self, m: Module, k: int) -> Signal:
-        """The 16 weights of a group of the word, BF16, behind stage 4."""
+    def _byte(self, m: Module, lane: int, moves: list[Signal], scale: tuple[Signal, Signal, Signal]) -> Signal:
+        """The weight of a lane of 8 bits, BF16, behind stage 4.
+
+        moves : a word of 8 bits goes to each stage · scale : as of `_normal`
+        """
+        d, minus, top = scale
+        q = reg(m, f"byte_q{lane}", self.i.q[lane], when=moves[0])
+        size = reg(m, f"byte_size{lane}", (q ^ q[-1].replicate(8)) + q[-1], 8, when=moves[1])
+        less = reg(m, f"byte_less{lane}", q[-1], when=moves[1])
+        product = reg(m, f"byte_product{lane}", d * size, BYTE_SIZE, when=moves[2])
+        less = reg(m, f"byte_minus{lane}", minus ^ less, when=moves[2])
+        wide = Cat(Const(0, KEPT - BYTE_SIZE), product)
+        return reg(m, f"byte_weight{lane}", self._round(m, f"_byte{lane}", wide, Const(0, 3), less, top), when=moves[3])
+
+    def _normal(
+        self, m: Module, k: int, moves: list[Signal], d: Signal, up: Signal, minus: Signal
+    ) -> tuple[Signal, Signal, Signal]:
+        """The scale of a group for 8 bits: d with its leading one on top and its sign behind stage 2, the exponent of a
+        product's highest bit behind stage 3.
+        """
+        d, lower = self._left(m, f"_d{k}", d, [8, 4, 2, 1])
+        top = reg(m, f"top{k}_2", BIAS + SMALLEST + BYTE_SIZE - 1 + up - lower, 8, when=moves[1])
+        return (
+            reg(m, f"normal{k}", d, when=moves[1]),
+            reg(m, f"minus_normal{k}", minus, when=moves[1]),
+            reg(m, f"top{k}_3", top, when=moves[2]),
+        )
+
+    def _group(self, m: Module, k: int, moves: list[Signal]) -> tuple[Signal, tuple[Signal, Signal, Signal]]:
+        """The 16 weights of a group of the word, BF16, behind stage 4, and its scale for 8 bits (`_normal`)."""
         scale, other = (comb(m, f"{name}{k}", self.i[name][k], 16) for name in ("scale", "other"))
         minimum = comb(m, f"minimum{k}", self.i.rule == Rule.MINIMUM)
         zero = comb(m, f"zero{k}", Mux(self.i.rule == Rule.SCALE, 8, other[:ZERO_BITS]), ZERO_BITS)
@@ -108,6 +143,7 @@ class WeightExpander(wiring.Component):
             rest = reg(m, f"m{k}", Mux(minimum, m_size, d_size * zero), 11 + ZERO_BITS)
             m_shift = reg(m, f"m_shift{k}", Mux(minimum, m_up, d_up), 5)
             less = reg(m, f"less{k}", ~minimum | (scale[15] ^ other[15]))  # m has the other sign than d
+        normal = self._normal(m, k, moves, d, d_shift, minus)
         wide = [0, comb(m, f"wide{k}_1", d << d_shift, SIZE - 5)]
         for q in range(2, 16):  # d times q: twice a smaller one, or two of them together
             high = 1 << q.bit_length() - 1
@@ -129,9 +165,10 @@ class WeightExpander(wiring.Component):
                 (reg(m, f"lifted{k}_{q}", x), reg(m, f"up{k}_{q}", up), reg(m, f"minus{k}_{q}", minus ^ sums[q][-1]))
                 for q, (x, up) in enumerate(lifted)
             ]
-        rounded = [self._round(m, f"{k}_{q}", *x) for q, x in enumerate(lifted)]
+        top = Const(BIAS + SMALLEST + SIZE - 1, 8)
+        rounded = [self._round(m, f"{k}_{q}", *x, top) for q, x in enumerate(lifted)]
         with m.If(self.move):  # stage 4
-            return reg(m, f"weights{k}", Cat(*rounded))
+            return reg(m, f"weights{k}", Cat(*rounded)), normal
 
     def _lift(self, m: Module, name: str, x: Signal) -> tuple[Value, Value]:
         """The magnitude of x with its leading one among the highest 8 bits, and how many times 8 it went up.
@@ -142,13 +179,16 @@ class WeightExpander(wiring.Component):
         size, up = self._left(m, name, size, [32, 16, 8])
         return Cat(size[: -KEPT + 1].any(), size[-KEPT + 1 :]), up
 
-    def _round(self, m: Module, name: str, x: Signal, up: Signal, minus: Signal) -> Value:
-        """The BF16 number of a magnitude that `_lift` gives, rounded to FP32 and then to BF16."""
+    def _round(self, m: Module, name: str, x: Value, up: Value, minus: Value, highest: Value) -> Value:
+        """The BF16 number of a magnitude whose leading one is one of its 8 highest bits, rounded to FP32, then to BF16.
+
+        up : how many times 8 it went up · highest : exponent of its highest bit before that
+        """
         x, more = self._left(m, name, x, [4, 2, 1])
         top, low, tail = x[-8:], x[-24:-8], x[:-24]
         to_fp32 = tail[-1] & (tail[:-1].any() | low[0])  # FP32 rounds up
         carry = Mux(low[-1], low[:-1].any() | to_fp32 | top[0], low[:-1].all() & to_fp32 & top[0])
-        exponent = comb(m, f"exponent{name}", BIAS + SMALLEST + SIZE - 1 - Cat(more, up), 8)
+        exponent = comb(m, f"exponent{name}", highest - Cat(more, up), 8)
         bits = comb(m, f"bits{name}", Cat(top[:7], exponent) + carry, 15)
         return Mux(top[-1], Cat(bits, minus), 0)
 

@@ -20,10 +20,10 @@ from openvrex.hdl.params import override, preset
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.records import gpu_results, recorded_results, synthesis_results
+from openvrex.scripts.records.run_results import OF_WEIGHTS
 from openvrex.sim.system import dre_demand
 from openvrex.sim.system.gpu_figures import written
 from openvrex.sim.system.platforms import H100_FILE, POWER_FILE
-from openvrex.sim.system.workload import WEIGHTS
 from openvrex.synth import flow, layout, opensta, table3
 from openvrex.synth.sram import Sram
 from openvrex.synth.structure import structure
@@ -313,8 +313,11 @@ SIMULATION = {
             ("pages near", "--home device"),
             ("pages 4 bits", "-p kv4_group=32"),
             ("pages x", FOUR),
-            *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in WEIGHTS),
-            *((f"token {name}", f"--platform edge --preset edge8x --weights {name} --stage token") for name in WEIGHTS),
+            *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in OF_WEIGHTS),
+            *(
+                (f"token {name}", f"--platform edge --preset edge8x --weights {name} --stage token")
+                for name in OF_WEIGHTS
+            ),
         )
     },
     **{

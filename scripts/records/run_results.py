@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from openvrex.hdl.params import CLOCK
+from openvrex.hdl.params import CLOCK, preset
 from openvrex.papers.evaluation.anchor_table import markdown, summary
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
 from openvrex.scripts.markdown import table
 from openvrex.scripts.records import gpu_results
 from openvrex.sim.system.passes import MARK
-from openvrex.sim.system.platforms import SERVER
+from openvrex.sim.system.platforms import EDGE, SERVER
 from openvrex.sim.system.workload import WEIGHTS, Decoder
 
 SHOWN = 2  # tables of the run on the page
+OF_WEIGHTS = ("bf16", "q4_0+bf16", "q4_0", "q4_0+q4_0", "q4_1", "gptq", "gptq-zeros")  # rows, values of --weights
 
 
 def verify(known: dict) -> str:
@@ -117,9 +119,10 @@ def pages(known: dict) -> str:
 def weights(known: dict) -> str:
     """Times of a frame and a token of `edge8x` by how a file holds the decoder's weights."""
     found, rows = known["simulation"], []
-    for name, packing in WEIGHTS.items():
+    edge = replace(EDGE, system=preset("edge8x"))
+    for name in OF_WEIGHTS:
         (frame,), (token,) = (found[f"frames {kind} {name}"]["rows"] for kind in ("weights", "token"))
-        size = Decoder(packing=packing).pass_bytes / 1e9
+        size = edge.held(Decoder(), name).pass_bytes / 1e9
         rows.append([f"`{name}`", f"{size:.1f}", *frame[1:4:2], frame[4], *token[1:4:2], token[4]])
     lengths = [f"{what} at {n}" for what in ("frame", "token") for n in ("1K", "40K", "100K")]
     return table(["`--weights`", "GB read a pass", *lengths], rows)

@@ -21,6 +21,7 @@ from openvrex.hdl.params import CoreParams
 from openvrex.scripts.pages import html_page
 from openvrex.scripts.pages.html_page import Section
 from openvrex.scripts.progress import Bar
+from openvrex.scripts.run import run_options
 from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rates, sections, stages, thumbnails
 from openvrex.scripts.run.policy_run import PolicyRun, run, split, told
 from openvrex.scripts.run.run_options import ENCODERS, Answering, Encoder, check_encoder, grouped
@@ -55,12 +56,7 @@ def command(
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
     policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
     encoder: Encoder = "core",
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your decoder: a Hugging Face folder, also GPTQ or AWQ, or a GGUF file.", show_default="SmolLM2"
-        ),
-    ] = None,
+    model: run_options.Model = None,
     layers: Annotated[
         int | None,
         typer.Option(min=1, help="Decoder layers; fewer make no sense of text.", show_default="all"),

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from openvrex.golden.atomic_files import replacing, write_atomically
+from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.model_file import FileDecoder, open_model
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.policies.stream_runs import DecoderStream
 from openvrex.hdl.params import CoreParams, SystemParams
@@ -117,6 +119,7 @@ class VideoRun(PolicyRun):
         self.policy, self.changes, self.asked = policy, changes, asked
         self.system, self.core = system, system.core
         self.entry = self.checked()
+        self.model = open_model(asked.model) if asked.model else None
 
     @abstractmethod
     def checked(self) -> Entry:
@@ -146,24 +149,27 @@ class VideoRun(PolicyRun):
         video, o = self.asked.video, self.asked.options
         seen = bar.add_task("vision encoder", total=o.frames)
         # A folder for each way of making a stream: other options do not touch what is there.
-        own = folder / f"video-{sha256(repr((video, o)).encode()).hexdigest()[:12]}"
-        self.shown = DecoderStream(video, o, own, lambda done, total: bar.update(seen, completed=done))
+        how = (video, o, self.model.digests()) if self.model else (video, o)
+        own = folder / f"video-{sha256(repr(how).encode()).hexdigest()[:12]}"
+        self.shown = DecoderStream(video, o, own, lambda done, total: bar.update(seen, completed=done), self.model)
         stream = self.decide(self.shown)
         self.key = {"source": self.shown.source, "policy": self.policy, "params": asdict(self.entry.params)}
         self.key |= self.sizes
         return stream
 
     def result(self, records: list[dict[str, Any]], engine: "PassEngine") -> dict[str, Any]:
-        out = self.key | {"layers": self.asked.layers} | self.figures(records)
+        out = self.key | {"decoder": self.shown.decoder.title, "layers": self.asked.layers} | self.figures(records)
         return out | {"steps": len(records), "compared": sum(one["compared"] for one in records)}
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
-        return [*self.shown.fallbacks, *self.missing(result)]
+        of, packed = self.shown.decoder, self.core.lxe.weights
+        notes = of.notes(of.held(packed)[1]) if isinstance(of, FileDecoder) else []
+        return [*notes, *self.shown.fallbacks, *self.missing(result)]
 
     @staticmethod
     def lead(result: dict[str, Any]) -> str:
-        source = result["source"]["stream"]
-        return f"{result['policy']} on {result['layers']} layers, {source}, preset {result['preset']}."
+        source, decoder = result["source"]["stream"], result.get("decoder", Decoder.title)
+        return f"{result['policy']} on {result['layers']} layers of {decoder}, {source}, preset {result['preset']}."
 
 
 def split(policy: str, assignments: Sequence[str]) -> tuple[dict[str, str], list[str]]:

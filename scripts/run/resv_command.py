@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from openvrex.golden.function_params import ReSVParams
+from openvrex.golden.inputs.model_file import ModelFile, open_model
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.hdl.params import CoreParams
 from openvrex.scripts import console
@@ -48,6 +49,7 @@ STAGE_NOTE = (
 @grouped
 def command(
     trace: Annotated[Path, typer.Option(help="Trace of `vrex trace`; its frames enter the first layer.")],
+    model: run_options.Model = None,
     layers: run_options.Layers = 2,
     frames: run_options.Frames = 3,
     ahead: Annotated[
@@ -67,7 +69,8 @@ def command(
     """
     p = console.params(preset, how.param).core
     f = console.function(p.dre, th_hd, ratio, centre)
-    run(ResvRun(trace, p, layers, frames, ahead, f), {"preset": preset, "param": how.param or []}, how)
+    file = open_model(model) if model else None
+    run(ResvRun(trace, p, layers, frames, ahead, f, file), {"preset": preset, "param": how.param or []}, how)
 
 
 class ResvRun(PolicyRun):
@@ -78,10 +81,19 @@ class ResvRun(PolicyRun):
 
     title, equal, pictured = "layers on the RTL", "Every store and every array equal golden.", 1
 
-    def __init__(self, trace: Path, core: CoreParams, layers: int, frames: int, ahead: bool, f: ReSVParams | None):
+    def __init__(
+        self,
+        trace: Path,
+        core: CoreParams,
+        layers: int,
+        frames: int,
+        ahead: bool,
+        f: ReSVParams | None,
+        file: ModelFile | None = None,
+    ):
         data = Trace.load(trace)
         try:
-            self.stream = DecoderLayers(data, core, layers, frames, ahead, f)
+            self.stream = DecoderLayers(data, core, layers, frames, ahead, f, file)
         except TraceError as e:
             raise TraceError(f"{trace.name}: {e}") from None
         self.core, self.counters, self.data, self.trace = core, self.stream.counters, data, trace

@@ -25,6 +25,10 @@ Again = tuple[int, int, bool]  # first and last pass to repeat, and whether to l
 ENCODERS = "core", "numpy"
 Encoder = Annotated[str, typer.Option(help="What encodes frames: core, or numpy, which takes less time.")]
 Layers = Annotated[int, typer.Option(min=1, help="Number of decoder layers, from the first one.")]
+Model = Annotated[
+    Path | None,
+    typer.Option(help="Your decoder: a Hugging Face folder, also GPTQ or AWQ, or a GGUF file.", show_default="SmolLM2"),
+]
 Frames = Annotated[int, typer.Option(min=1, help="Number of frames, from the first one.")]
 Video = Annotated[
     str, typer.Option(help=f"Video file, or a clip: {', '.join(video_in.CLIPS)}.", rich_help_panel=STREAM)
@@ -73,6 +77,7 @@ class Watching:
     question: Question = Options.question
     generate: Generate = 2
     layers: Layers = 2
+    model: Model = None
     at_once: AtOnce = TOKENS
     slots: Slots = 0
 

@@ -11,13 +11,15 @@ import typer
 from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from openvrex.golden.function_params import ParamError
+from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.inputs import hugging_face
 from openvrex.golden.inputs import video as video_in
+from openvrex.golden.inputs.model_file import open_model
 from openvrex.golden.inputs.trace import STAGES, Trace
 from openvrex.golden.inputs.trace_recorder import record
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
+from openvrex.scripts.run import run_options
 
 
 def command(
@@ -31,6 +33,7 @@ def command(
             help="Folder of a Hugging Face model to run instead of SmolLM2 (docs/traces.md); needs 'make hf'."
         ),
     ] = None,
+    model: run_options.Model = None,
     frames: Annotated[int, typer.Option(help="Most frames to take.")] = 48,
     tokens: Annotated[
         int | None,
@@ -50,10 +53,12 @@ def command(
 ) -> None:
     """Record queries, keys and values of a video in a decoder."""
     console.check_replaced(output, "-o", "trace", rb".{8}\{.*")
+    check(not (hf and model), "--model", str(model), "must be alone: --hf names a model, too")
     if hf is None:
         tokens = 36 if tokens is None else tokens
     options = {
         "hf": hf and hf.resolve().name,
+        "model": model and model.resolve().name,
         "frames": frames,
         "tokens": tokens,
         "layers": layers,
@@ -68,7 +73,8 @@ def command(
     line += [] if values else ["--no-values"]
     with Bar(BarColumn(), TimeElapsedColumn(), quiet=json) as bar:
         task = bar.add_task(f"trace {line[2]}")
-        make: Callable[..., Trace] = record if hf is None else partial(hugging_face.record, hf)
+        make: Callable[..., Trace] = partial(record, file=open_model(model)) if model else record
+        make = partial(hugging_face.record, hf) if hf else make
         trace = make(
             video,
             frames=frames,

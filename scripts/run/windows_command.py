@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from openvrex.golden.function_params import check
-from openvrex.golden.inputs.decoder import N_LAYERS
 from openvrex.golden.policies.codecsight_policy import CodecSightParams
 from openvrex.golden.policies.registry import Entry, override
 from openvrex.golden.policies.registry import entry as entry_of
@@ -206,7 +205,7 @@ def words(stream: WindowStream, reference: Reference) -> dict[str, str] | None:
     Both choose behind the same tokens: those that FP32 has chosen before.
     """
     decoder = reference.decoder
-    if len(decoder.layers) < N_LAYERS:
+    if len(decoder.layers) < decoder.n_layers:
         return None
     sides = {"core": stream.outputs, "fp32": reference.outputs}
     return {name: decoder.tokenizer.decode(stream.words(decoder, outputs)) for name, outputs in sides.items()}

@@ -17,7 +17,7 @@ from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
 from openvrex.sim.system.platforms import Platform as Target
 from openvrex.sim.system.selection import POLICY, Record, chosen, fetching, of_reading, recorded, records
 from openvrex.sim.system.timeline import Point
-from openvrex.sim.system.workload import TABLE_II, WEIGHTS, Decoder, Selection, Session, measured, table_ii
+from openvrex.sim.system.workload import HEADS, TABLE_II, WEIGHTS, Decoder, Selection, Session, measured, table_ii
 
 T = TypeVar("T")
 STAGES = ("frame", "question", "token")
@@ -47,7 +47,8 @@ Weights = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help=f"Of the decoder's layers: {', '.join(WEIGHTS)}; q4_0 by default where cores expand 4-bit weights.",
+        help=f"Of the decoder's layers: {', '.join(WEIGHTS)}; q4_0 by default where cores expand 4-bit weights. "
+        f"Behind a +, of its vocabulary: {', '.join(HEADS)}; q8_0 by default where layers have 4 bits.",
     ),
 ]
 Select = Annotated[

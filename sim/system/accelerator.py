@@ -29,6 +29,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import cache
 
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.arithmetic.state_space import scan_macs
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand, encoder_load, layer_load
@@ -54,11 +55,11 @@ def seconds(v: Vrex, steps: Iterable[StageShare], crowd: float = 1.0) -> float:
     return sum(max((s.load.cycles + s.runs * between) / CLOCK, crowd * s.bytes / v.bandwidth) for s in steps if s.runs)
 
 
-def vocabulary(v: Vrex, rows: int, inputs: int, columns: int) -> StageShare:
+def vocabulary(v: Vrex, rows: int, inputs: int, columns: int, packing: Packing | None = None) -> StageShare:
     """A product whose columns are shared out among the cores in tiles, as the layer compiler writes one."""
     lanes = v.core.lxe_format().lanes
     own = -(-columns // (lanes * v.cores)) * lanes
-    load = layer_load.product(v.core, v.latency, rows, inputs, own)
+    load = layer_load.product(v.core, v.latency, rows, inputs, own, packing)
     return StageShare(load, load.bytes * columns / own, -(-rows // most_rows(v.core)))
 
 
@@ -94,7 +95,7 @@ def assembled(v: Vrex, p: Point, decode: Callable[[Timeline], float]) -> Pass:
         line.put(-1, "vision", "LXE", took, 0.0, moved, 2.0 * p.batch * p.vision.macs)
     fetched = decode(line)
     rows = p.batch if p.frame else p.batch * p.rows
-    step = vocabulary(v, rows, m.width, m.vocab)
+    step = vocabulary(v, rows, m.width, m.vocab, m.head_packing)
     line.put(-1, "vocabulary", "LXE", seconds(v, [step]), 0.0, step.bytes, 2.0 * rows * m.width * m.vocab)
     return Pass(line.stages, fetched, watts(v, line, fetched))
 

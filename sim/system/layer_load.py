@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
 from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_compiler import LayerPlan
@@ -72,8 +73,12 @@ def most_rows(core: CoreParams) -> int:
 
 
 @lru_cache(maxsize=4096)
-def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int) -> Load:
+def product(
+    core: CoreParams, latency: int, rows: int, inputs: int, columns: int, packing: Packing | None = None
+) -> Load:
     """The load of a product [rows, inputs] x [inputs, columns] on one core, as `down` computes one.
+
+    packing : of its weights; None: BF16
 
     The result is added to FP32 numbers. More rows than `most_rows` take several passes, each of which reads the weights
     again.
@@ -84,17 +89,17 @@ def product(core: CoreParams, latency: int, rows: int, inputs: int, columns: int
     out = Load()
     for part in {bank: columns // bank, columns % bank: 1}.items():
         if all(part):
-            out += counted(core, latency, _plan(core, rows, part[0], inputs), "down", {})[0] * part[1]
+            out += counted(core, latency, _plan(core, rows, part[0], inputs, packing), "down", {})[0] * part[1]
     return out * passes
 
 
 @lru_cache(maxsize=256)
-def _plan(core: CoreParams, rows: int, width: int, ffn: int) -> LayerPlan:
+def _plan(core: CoreParams, rows: int, width: int, ffn: int, packing: Packing | None) -> LayerPlan:
     """A layer of one head, for its FFN."""
     fmt = core.lxe_format()
     recent = -(-rows // (2 * fmt.lanes)) * 2 * fmt.lanes
     small: dict[str, Any] = {"heads": 1, "kv_heads": 1, "head_size": fmt.lanes, "recent": recent, "entries": 0}
-    return LayerPlan(LayerShape(width=width, ffn=ffn, tokens=rows, **small), fmt)
+    return LayerPlan(LayerShape(width=width, ffn=ffn, tokens=rows, packing=packing, **small), fmt)
 
 
 @lru_cache(maxsize=256)

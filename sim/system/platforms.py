@@ -15,7 +15,7 @@ from openvrex.sim.system.gpu_figures import read
 from openvrex.sim.system.measured_gpu import MeasuredGpu, scaled
 from openvrex.sim.system.pcie import GEN3_X4, GEN4_X16, Link
 from openvrex.sim.system.ssd import Ssd
-from openvrex.sim.system.workload import WEIGHTS, Decoder
+from openvrex.sim.system.workload import HEADS, WEIGHTS, Decoder
 
 # Milliwatts of a core's units. "ours": measured with `vrex size power`, 14 nm, embedded library, before layout. From
 # docs/results/power.json, by `vrex dev record`. The DPE has its power at rest, and what a chunk a cycle adds; the
@@ -67,15 +67,22 @@ class Vrex:
         return self.system.cores
 
     def held(self, model: Decoder, weights: str = "") -> Decoder:
-        """The model as the device memory has it, with its layers' `weights`, one of `workload.WEIGHTS`.
+        """The model as the device memory has it.
 
-        Without a name, weights have 4 bits where the cores expand them. Raises `ParamError` where they do not.
+        weights : how its layers have weights, one of `workload.WEIGHTS`, and behind a "+" how its vocabulary has them,
+            one of `workload.HEADS`. Left out, layers have q4_0 where the cores expand it, and the vocabulary q8_0
+            where layers have 4 bits.
+
+        Raises `ParamError` for other names, and where the cores do not expand weights.
         """
         name = weights or ("q4_0" if self.core.lxe.weights else "bf16")
-        check(name in WEIGHTS, "weights", name, f"must be one of {', '.join(WEIGHTS)}")
-        packed = WEIGHTS[name] is not None
+        layers, plus, head = name.partition("+")
+        check(layers in WEIGHTS, "weights", name, f"must be one of {', '.join(WEIGHTS)}")
+        head = head if plus else "q8_0" if WEIGHTS[layers] else "bf16"
+        check(head in HEADS, "weights", name, f"must have one of {', '.join(HEADS)} behind the +, for the vocabulary")
+        packed = WEIGHTS[layers] or HEADS[head]
         check(not packed or self.core.lxe.weights, "weights", name, "need -p lxe.weights=true, or --preset edge8x")
-        return replace(model, packing=WEIGHTS[name])
+        return replace(model, packing=WEIGHTS[layers], head_packing=HEADS[head])
 
     def changed(self, *assignments: str) -> "Vrex":
         """The same platform with "unit.name=value" or "name=value" of its hardware overridden, as by `-p`."""

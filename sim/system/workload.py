@@ -20,7 +20,8 @@ CLUSTER_TOKENS = 32  # of a cluster, V-Rex VI-D
 class Decoder:
     """Shape of a Llama decoder.
 
-    packing : of the weights of its layers, if these have 4 bits; embeddings and vocabulary are BF16
+    packing : of the weights of its layers, if these have 4 bits
+    head_packing : of the vocabulary's, if these have 8 or 4 bits; embeddings are BF16
 
     The defaults are Llama-3 8B (Grattafiori et al., The Llama 3 Herd of Models, table 3), in BF16.
     """
@@ -33,6 +34,7 @@ class Decoder:
     hidden: int = 14336
     vocab: int = 128256
     packing: Packing | None = None
+    head_packing: Packing | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -65,13 +67,17 @@ class Decoder:
     @property
     def layer_bytes(self) -> int:
         """Bytes of a layer's weights."""
-        weight = Fraction(2 * self.packing.words, self.packing.made) if self.packing else 2
-        return int(self.layer_weights * weight)
+        return _bytes(self.layer_weights, self.packing)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the vocabulary's weights."""
+        return _bytes(self.width * self.vocab, self.head_packing)
 
     @property
     def pass_bytes(self) -> int:
         """Bytes of the weights read in one pass."""
-        return self.layers * self.layer_bytes + 2 * self.width * self.vocab
+        return self.layers * self.layer_bytes + self.head_bytes
 
     @property
     def pass_weights(self) -> int:
@@ -93,7 +99,11 @@ class Decoder:
         return 2 * rows * self.heads * self.head * tokens
 
 
-# Decoders by the names of `--model`; SmolLM2-135M is the one that runs on the RTL (`golden.inputs.decoder`).
+def _bytes(weights: int, packing: Packing | None) -> int:
+    """Bytes of so many weights."""
+    return int(weights * (Fraction(2 * packing.words, packing.made) if packing else 2))
+
+
 WEIGHTS = {  # how files hold the weights of a layer: of GGUF, and GPTQ without and with zero points
     "bf16": None,
     "q4_0": Packing(Rule.SCALE),
@@ -101,6 +111,8 @@ WEIGHTS = {  # how files hold the weights of a layer: of GGUF, and GPTQ without 
     "gptq": Packing(Rule.SCALE, 128),
     "gptq-zeros": Packing(Rule.ZERO, 128),
 }
+HEADS = {"bf16": None, "q8_0": Packing(Rule.BYTE), "q4_0": Packing(Rule.SCALE)}  # and those of its vocabulary
+# Decoders by the names of `--model`; SmolLM2-135M is the one that runs on the RTL (`golden.inputs.decoder`).
 MODELS = {"llama3-8b": Decoder(), "smollm2-135m": Decoder(30, 576, 9, 3, 64, 1536, 49152)}
 
 

@@ -80,12 +80,12 @@ def once(p: CoreParams, c: dict) -> bool:
 
 
 def packs(p: CoreParams, c: dict) -> bool:
-    """Whether a LOAD takes 4-bit weights."""
+    """Whether a LOAD takes packed weights, of 4 or 8 bits."""
     return p.lxe.weights and unpacks(c)
 
 
 def unpacked(p: CoreParams, c: dict) -> int:
-    """Words of W of a LOAD of 4-bit weights; 0 for others."""
+    """Words of W of a LOAD of packed weights; 0 for others."""
     return Packing.of(c["stride"]).makes(c["rows"] + 1) if packs(p, c) else 0
 
 
@@ -246,13 +246,13 @@ class LoaderTime:
         self._beat, self._free = beat, free
 
     def _weights(self, c: dict) -> Waits:
-        """Takes the beats of 4-bit weights. Each beat of them becomes `many` words, which leave the expander later.
+        """Takes the beats of packed weights. Each beat of them becomes `many` words, which leave the expander later.
 
         Beats of scales do not wait for the words of the beat before, but for the first ones of the LOAD and the last
         one of a word: words of the beat before still need these.
         """
         p, own, step = self.p, Packing.of(c["stride"]), load_beats(self.p, c)
-        many = 2 * p.lxe.bus_bytes // p.dpe.n_w
+        many = own.each * p.lxe.bus_bytes // (2 * p.dpe.n_w)
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, n = self._beat, self._free, 0
         for beats, _ in cut(p, c, joined=True):

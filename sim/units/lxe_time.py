@@ -44,7 +44,7 @@ class LxeCycles:
 def busy(p: CoreParams, step: Executed) -> dict[str, int]:
     """Cycles in which a step keeps units busy, by unit: "dpe" (chunks), "vpe" (words), "load" and "store" (beats).
 
-    A LOAD of 4-bit weights takes as many cycles as it has words of W, or beats if these are more.
+    A LOAD of packed weights takes as many cycles as it has words of W, or beats if these are more.
     """
     c = step.beat
     if step.op not in ENGINE or c["skip"]:

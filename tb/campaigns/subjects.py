@@ -188,7 +188,7 @@ _SUBJECTS = (
         beside="sixteen",
         name="loader_codes",
     ),
-    Subject(  # what expands 4-bit weights
+    Subject(  # what expands packed weights
         "loader",
         _transfers("weights"),
         "weights",
@@ -197,7 +197,7 @@ _SUBJECTS = (
         beside="sixteen",
         name="loader_weights",
     ),
-    Subject("weight_expander", (("words_of_several_groups_and_stalls", 16, 4000),), 16),
+    Subject("weight_expander", (("words_of_several_groups_and_stalls", 16, 5500),), 16),
     Subject("storer", _TRANSFERS, care=_STORED),
     Subject(  # what sets registers
         "storer",

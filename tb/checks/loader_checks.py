@@ -15,6 +15,7 @@ from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import (
+    PACKINGS,
     PAGE,
     SIZES,
     TOP,
@@ -95,7 +96,7 @@ def corners(size: str) -> list[dict]:
         for words, stride, step in ((1, word, 1), (2, word, 2), (3, 2 * word, 1), (4, 2 * word, 0)):
             codes += [transfer(LoadTo.W, PAGE, n, words, stride=stride, step=step, wide=1, signal=n) for n in rows]
     if p.lxe.weights:  # packs of every kind: cut behind the first word of weights, whole, another begun
-        for packing in (Packing(rule, group) for rule in Rule for group in GROUPS):
+        for packing in PACKINGS:
             for n, words in ((2, 1), (packing.words, 2), (packing.words + 2, 1)):
                 codes.append(transfer(LoadTo.W, PAGE, n, words, stride=packing.code, wide=1, signal=n))
     return [
@@ -186,9 +187,9 @@ def full_rate(p: CoreParams) -> list[dict]:
 def check_full_rate_of_weights(size):
     """A word of W a cycle. A word of scales costs one cycle, or more where its beats outlast the words before."""
     p = params(SIZES[size])
-    step, many = 2 * p.dpe.n_w // p.lxe.bus_bytes, 2 * p.lxe.bus_bytes // p.dpe.n_w
-    for packing in (Packing(Rule.SCALE), Packing(Rule.MINIMUM), Packing(Rule.ZERO, GROUPS[1])):
-        packs = 4
+    step = 2 * p.dpe.n_w // p.lxe.bus_bytes
+    for packing in (Packing(Rule.SCALE), Packing(Rule.MINIMUM), Packing(Rule.ZERO, GROUPS[1]), Packing(Rule.BYTE)):
+        packs, many = 4, packing.each // step
         program = [transfer(LoadTo.W, 0, packs * packing.words, 1, stride=packing.code, wide=1)]
         [got] = run(size, [case(size, program, latency=(1, 1))])
         cycles = [cycle for cycle, _ in got["w"]]
@@ -276,7 +277,7 @@ def faulty_weights(size: str = "weights") -> list[dict]:
     """The same of 4-bit weights."""
     p = params(SIZES[size])
     word, w = 2 * p.dpe.n_w, p.dpe.w_depth
-    whole, cut = Packing(Rule.SCALE), Packing(Rule.MINIMUM, GROUPS[1])
+    whole, cut, byte = Packing(Rule.SCALE), Packing(Rule.MINIMUM, GROUPS[1]), Packing(Rule.BYTE)
     good = transfer(LoadTo.W, 0, cut.words + 2, 2, stride=cut.code, wide=1, signal=1)
     more = {"wide": 1, "signal": 4}
     bad = [
@@ -286,7 +287,9 @@ def faulty_weights(size: str = "weights") -> list[dict]:
         transfer(LoadTo.W, 0, 2, 2, to=w, stride=cut.code, **more),
         transfer(LoadTo.W, 0, whole.words, 1, stride=whole.code, step=w, **more),
         transfer(LoadTo.W, word // 2, 2, stride=whole.code, **more),
-        *(transfer(LoadTo.W, 0, 2, stride=code, **more) for code in (0, 4, 8 + whole.code, word + 1)),
+        *(transfer(LoadTo.W, 0, 2, stride=code, **more) for code in (0, 8, 8 + whole.code, word + 1)),
+        transfer(LoadTo.W, 0, byte.words + 1, stride=byte.code, **more),
+        transfer(LoadTo.W, 0, 2, 2, to=w - 1, stride=byte.code, **more),
         *(transfer(target, 0, 2, stride=whole.code, **more) for target in (LoadTo.X, LoadTo.COLUMN)),
         transfer(LoadTo.W, 0, 2, stride=whole.code, signal=4),
         *(transfer(LoadTo.W, 0, 2, 2, to=1 << k, stride=3, **more) for k in range(w.bit_length() - 1, 16)),

@@ -1,10 +1,10 @@
-"""Checks of the expander of 4-bit weights, shared by tests and mutants: words equal golden, with stalls."""
+"""Checks of the expander of packed weights, shared by tests and mutants: words equal golden, with stalls."""
 
 from functools import cache
 
 import numpy as np
 
-from openvrex.golden.arithmetic.packed_weights import Rule, weights
+from openvrex.golden.arithmetic.packed_weights import Packing, Rule, weights
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.execution.weight_expander import WeightExpander, expanded_layout, packed_layout, slots
 from openvrex.hdl.params import DpeParams
@@ -30,11 +30,10 @@ def run(lanes: int, rule: np.ndarray, q: np.ndarray, scale: np.ndarray, other: n
     p = sizes(lanes)
     given, made, many = packed_layout(p), expanded_layout(p), slots(p)
     steps, at = WeightExpander.LATENCY, {name: field.offset for name, field in given}
-    nibbles = (q[:, ::2] | q[:, 1::2] << 4).astype(np.uint8)
-    fields = {"q": nibbles, "scale": scale.astype("<u2"), "other": other.astype("<u2")}
+    fields = {"q": q.astype(np.uint8), "scale": scale.astype("<u2"), "other": other.astype("<u2")}
     words = []
     for k in range(len(rule)):
-        word = 1 + (int(rule[k]) << at["rule"]) + (k % lanes << at["tree"]) + (k // lanes % p.w_depth << at["addr"])
+        word = 1 + (int(rule[k]) % 4 << at["rule"]) + (k % lanes << at["tree"]) + (k // lanes % p.w_depth << at["addr"])
         word += sum(int.from_bytes(x[k].tobytes(), "little") << at[name] for name, x in fields.items())
         words.append(f"{word:x}")
     got = Run(dut or emitted(lanes), "bench_weight_expander", "words", {"i": words + ["0"] * steps, "move": move})()
@@ -42,7 +41,8 @@ def run(lanes: int, rule: np.ndarray, q: np.ndarray, scale: np.ndarray, other: n
     want = np.empty((len(rule), lanes), np.uint16)
     for one in Rule:
         at = rule == one
-        want[at] = weights(q[at].astype(np.uint8), *each[:, at].astype(np.uint16), one).view(np.uint16)
+        own = q[at] % (1 << Packing(one).bits)
+        want[at] = weights(own.astype(np.uint8), *each[:, at].astype(np.uint16), one).view(np.uint16)
     for k, word in enumerate(got["o"][steps:]):  # what leaves with a move, after cycles without one
         number = int(word, 16)
         tree, addr = (number >> made[name].offset & (1 << made[name].width) - 1 for name in ("tree", "addr"))
@@ -54,8 +54,8 @@ def run(lanes: int, rule: np.ndarray, q: np.ndarray, scale: np.ndarray, other: n
 
 
 def numbers(count: int, lanes: int = 16) -> np.ndarray:
-    """Every q in each word, at other lanes in each."""
-    return (np.arange(count)[:, None] * 5 + np.arange(lanes)) % 16
+    """Every q of 4 bits in each word of 16 lanes, at other lanes in each; of 8 bits in 16 words."""
+    return (np.arange(count)[:, None] * 21 + np.arange(lanes)) % 256
 
 
 def pairs(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def mixed(lanes: int, count: int = 300) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(lanes)
     many = slots(sizes(lanes))
     scale, other = (x.reshape(count, many) for x in pairs(count * many, rng))
-    return rng.integers(1, 4, count), rng.integers(0, 16, (count, lanes)), scale, other
+    return rng.integers(1, 5, count), rng.integers(0, 256, (count, lanes)), scale, other
 
 
 def check_words_of_several_groups_and_stalls(lanes: int, count: int = 300, dut: Emitted | None = None) -> None:

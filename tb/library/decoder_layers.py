@@ -8,10 +8,10 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ReSVParams, check
-from openvrex.golden.inputs import decoder as model
-from openvrex.golden.inputs.decoder import Decoder
+from openvrex.golden.inputs.decoder import N_LAYERS, Decoder
+from openvrex.golden.inputs.model_file import FileDecoder, ModelFile
 from openvrex.golden.inputs.trace import Trace, TraceError
-from openvrex.golden.inputs.trace_recorder import source
+from openvrex.golden.inputs.trace_recorder import decoder_of
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.layer_memory import Register
@@ -28,7 +28,7 @@ class DecoderLayers:
     Tokens before the first frame (the prompt) are sinks: every frame attends to them. The decoder computes their keys
     and values in FP32. Every frame is a pass of each layer. The core's memory carries hidden states from layer to
     layer; a frame's come from the trace. With `ahead`, every layer but the last selects and fetches for the next one.
-    `f` holds function parameters other than the hardware's defaults.
+    `f` holds function parameters other than the hardware's defaults. `file` is the user's decoder in place of SmolLM2.
 
     Iteration gives the passes (`tb.library.pass_stream.PassStream`), each one frame through one layer. Its facts:
     frame, layer · `ends`, work of the units at the end of each stage (`tb.library.stage_log.work`) · `clusters` of the
@@ -41,15 +41,24 @@ class DecoderLayers:
     """
 
     def __init__(
-        self, trace: Trace, p: CoreParams, layers: int, frames: int, ahead: bool = False, f: ReSVParams | None = None
+        self,
+        trace: Trace,
+        p: CoreParams,
+        layers: int,
+        frames: int,
+        ahead: bool = False,
+        f: ReSVParams | None = None,
+        file: ModelFile | None = None,
     ):
-        check(1 <= layers <= model.N_LAYERS, "layers", layers, f"must be 1 to {model.N_LAYERS}, those of the decoder")
+        many = file.constants.layers if file else N_LAYERS
+        check(1 <= layers <= many, "layers", layers, f"must be 1 to {many}, those of the decoder")
         if trace.hidden is None:
             raise TraceError("holds nothing that goes into the first layer: record it with 'vrex trace', without --hf")
-        recorded, own = trace.provenance.get("decoder", {}), source(model.MODEL)
-        if recorded.get("sha256") != own["sha256"]:
+        recorded, own = trace.provenance.get("decoder", {}), decoder_of(file)
+        if any(recorded.get(name) != own.get(name) for name in ("sha256", "files")):
             what = f"recorded with {recorded.get('model', 'an unknown model')}, {recorded.get('package', 'no package')}"
-            raise TraceError(f"{what}; layers run on {own['package']}: record it again with 'vrex trace'")
+            on = own.get("package", own["model"])
+            raise TraceError(f"{what}; layers run on {on}: record it again with 'vrex trace', and the same --model")
         spans = trace.spans("frame")
         check(1 <= frames <= len(spans), "frames", frames, f"must be 1 to {len(spans)}, those of the trace")
         self.spans, self.p = spans[:frames], p
@@ -58,7 +67,7 @@ class DecoderLayers:
         size = 4 * trace.kv_heads * trace.head_size
         check(k.entry_bytes == size, "entry_bytes", k.entry_bytes, f"must be {size}, keys and values of a token")
         check(layers <= k.n_ctx, "n_ctx", k.n_ctx, f"must be at least {layers}, a context of each layer")
-        self.decoder = Decoder(layers, trace.tokens)
+        self.decoder = FileDecoder(file, layers, trace.tokens) if file else Decoder(layers, trace.tokens)
         held, packing = self.decoder.held(p.lxe.weights)
         most = self.sinks + max(1, frames * self.tokens - k.recent)  # entries that a frame may fetch
         shape = layer_shape(self.decoder, packing, self.tokens, k.recent, most)

@@ -73,7 +73,8 @@ def decoder_host(
     vision : encodes pictures on the same core
     streams : most streams of a batch
 
-    On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file.
+    On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file, and its head in 8 or 4
+    where it has them.
 
     Home memory is as large as the stream needs. Raises `ParamError` for a core that does not hold the decoder.
     """
@@ -93,7 +94,8 @@ def decoder_host(
     if pages:
         matrices = matrices_of(pages, len(layers), decoder.kv_heads, h, decoder.name)
     turns = np.array(decoder.frequencies)
-    weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns, decoder.head)
+    packed = decoder.packed_head() if p.lxe.weights else None
+    weights = Weights(layers, matrices, decoder.norm, decoder.embeddings, turns, decoder.head, packed)
     shape = layer_shape(p, total, tokens, decoder)
     ffn = decoder.layers[0]["ffn_down"].shape[0]
     shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.isa import Instruction, LxeFormat
-from openvrex.golden.program.layer_memory import LayerShape
+from openvrex.golden.program.layer_memory import LayerShape, Tiling
 from openvrex.tb.library.plan_runs import PlanRun
 
 # Logits whose maximum is easy to miss, by name: a function of their number gives them.
@@ -24,9 +25,16 @@ CORNERS = {
 class HeadRun(PlanRun):
     """A head with its memory: hidden state, weights, work arrays."""
 
-    def __init__(self, fmt: LxeFormat, width: int, vocabulary: int):
+    def __init__(
+        self,
+        fmt: LxeFormat,
+        width: int,
+        vocabulary: int,
+        packing: Packing | None = None,
+        cut: Tiling | None = None,
+    ):
         shape = LayerShape(width=width, heads=1, kv_heads=1, head_size=fmt.lanes, ffn=fmt.lanes, tokens=2, recent=2)
-        plan = HeadPlan(shape, fmt, vocabulary)
+        plan = HeadPlan(shape, fmt, vocabulary, cut=cut, packing=packing)
         super().__init__(plan, {"hidden": 4 * width, "weights": plan.weights.size, "work": plan.work.size})
 
     def put_logits(self, logits: np.ndarray) -> None:

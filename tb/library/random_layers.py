@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from openvrex.golden.arithmetic.packed_weights import FourBits, Matrix, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import Matrix, PackedMatrix, Packing, Rule
 from openvrex.golden.program.layer_memory import LayerShape, Tiling
 from openvrex.golden.program.share_plan import SharePlan
 
@@ -34,10 +34,14 @@ def turns(shape: LayerShape, start: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def four_bits(w: np.ndarray, packing: Packing) -> FourBits:
-    """A matrix [inputs, outputs] with the 4-bit weights nearest to its own; its inputs are whole groups."""
+def packed(w: np.ndarray, packing: Packing) -> PackedMatrix:
+    """A matrix [inputs, outputs] with the packed weights nearest to its own; its inputs are whole groups."""
     groups = w.reshape(-1, packing.group, w.shape[1])
     least, most = groups.min(axis=1), groups.max(axis=1)
+    if packing.rule == Rule.BYTE:
+        d = (np.maximum(-least, most) / 127).astype(np.float16)
+        q = np.clip(np.rint(groups / d.astype(float)[:, None]), -128, 127).astype(np.int8)
+        return PackedMatrix(q.view(np.uint8).reshape(w.shape), d.view(np.uint16)[..., None], packing)
     if packing.rule == Rule.SCALE:
         d, other = np.maximum(-least / 8, most / 7), None
     else:
@@ -52,12 +56,12 @@ def four_bits(w: np.ndarray, packing: Packing) -> FourBits:
         below = other * d.astype(float)
     q = np.clip(np.rint((groups + below[:, None]) / d.astype(float)[:, None]), 0, 15).astype(np.uint8)
     scales = [d.view(np.uint16)] + ([] if other is None else [other.view(np.uint16)])
-    return FourBits(q.reshape(w.shape), np.stack(scales, axis=-1), packing)
+    return PackedMatrix(q.reshape(w.shape), np.stack(scales, axis=-1), packing)
 
 
 def quantised(layer: dict[str, np.ndarray], packing: Packing) -> tuple[dict[str, Matrix], dict[str, np.ndarray]]:
     """A layer with 4-bit weights, and the same with the BF16 numbers that they stand for."""
-    own = {name: four_bits(x, packing) for name, x in layer.items() if x.ndim == 2}
+    own = {name: packed(x, packing) for name, x in layer.items() if x.ndim == 2}
     return layer | own, layer | {name: x.bf16.astype(np.float32) for name, x in own.items()}
 
 

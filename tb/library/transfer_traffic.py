@@ -11,7 +11,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import connect, flipped
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import GROUPS, WORDS, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import Packing, Rule
 from openvrex.golden.program.isa import (
     ADDR_BITS,
     NUMBER_BITS,
@@ -43,8 +43,8 @@ SIZES = {
     "registers": ["to_register=true"],
     "sixteen": _SIXTEEN,
     "codes": [*_SIXTEEN, "lxe.codes=5", "hcu.newest=true"],  # two codes in a word of W, two words of W in one of memory
-    "weights": [*_SIXTEEN, "lxe.weights=true"],  # two words of W in a beat, two beats in a word of memory
-    "weights-narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=4", "lxe.burst_bytes=32", "lxe.weights=true"],  # one in a beat
+    "weights": [*_SIXTEEN, "lxe.weights=true"],  # two words of W in a beat, or one of 8 bits
+    "weights-narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=8", "lxe.burst_bytes=32", "lxe.weights=true"],
     "weights-two": ["dpe.n_h=2", "n_w=2", "bus_bytes=4", "lxe.burst_bytes=16", "lxe.weights=true"],  # the fewest lanes
     # Two groups in a word of W, and codes beside the weights.
     "weights-core": [
@@ -56,6 +56,7 @@ SIZES = {
         *("bus_bytes=64", "burst_bytes=1024", "queue=8", "bursts=32"),
     ],
 }
+PACKINGS = [Packing.of(code) for code in range(1, 8)]
 TOP = 1 << ADDR_BITS
 PAGE = 4096
 _NOISE = random.Random(1).randbytes(1 << 13)
@@ -241,9 +242,9 @@ def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], ou
 
 
 def _unpack(p: CoreParams, c: dict, packing: Packing, errors: frozenset[int], out: Expected) -> str:
-    """Add the words of a LOAD of 4-bit weights, up to its fault, which is returned. Beats may fail one by one."""
-    lanes, bus, q = p.dpe.n_w, p.lxe.bus_bytes, 0
-    many, raw, made = 2 * bus // lanes, b"", 0  # words of a beat; the word of scales; words of W of the pack
+    """Add the words of a LOAD of packed weights, up to its fault, which is returned. Beats may fail one by one."""
+    lanes, bus, bits, q = p.dpe.n_w, p.lxe.bus_bytes, packing.bits, 0
+    many, raw, made = 8 * bus // (bits * lanes), b"", 0  # words of a beat; the word of scales; words of W of the pack
     out.bins |= {packing.rule.name.lower(), f"groups_of_{packing.group}"}
     for r in range(c["rows"] + 1):
         scales = r % packing.words == 0
@@ -264,8 +265,9 @@ def _unpack(p: CoreParams, c: dict, packing: Packing, errors: frozenset[int], ou
                 at = c["to"] + row // lanes * c["step"] + j
                 if at >= p.dpe.w_depth:
                     return "range"
-                number = int.from_bytes(beat, "little") >> 4 * lanes * part
-                data = [exact_weight(packing, raw, made * lanes + k, number >> 4 * k & 15) for k in range(lanes)]
+                number = int.from_bytes(beat, "little") >> bits * lanes * part
+                own = [number >> bits * k & (1 << bits) - 1 for k in range(lanes)]
+                data = [exact_weight(packing, raw, made * lanes + k, x) for k, x in enumerate(own)]
                 out.words.append(("w", _weights(row % lanes, at, data)))
                 q, made = q + 1, made + 1
     out.bins |= {"cut_short"} if made < packing.made else {"whole_pack"}
@@ -282,9 +284,15 @@ def exact_weight(packing: Packing, scales: bytes, k: int, q: int) -> int:
 
     given = numbers(scales, 2)[k // packing.group * packing.numbers :]
     d = half(given[0])
-    exact = d * q + half(given[1]) if packing.rule == Rule.MINIMUM else d * (q - 8)
-    if packing.rule == Rule.ZERO:
-        exact = d * (q - given[1] % 32)
+    match packing.rule:
+        case Rule.SCALE:
+            exact = d * (q - 8)
+        case Rule.MINIMUM:
+            exact = d * q + half(given[1])
+        case Rule.ZERO:
+            exact = d * (q - given[1] % 32)
+        case _:
+            exact = d * (q - 256 * (q > 127))
     for bits in (24, 8):
         if exact:
             step = Fraction(2) ** (exponent_of(abs(exact)) - bits + 1)
@@ -480,9 +488,9 @@ def random_transfers(p: CoreParams, rng: random.Random, n: int, targets: list[in
             rows = rows * words // p.lxe_format().code_words.many
             coded, rows = rows > 0, max(1, rows)
         if packs:  # as many words as fit, in whole words of memory
-            packing = Packing(rng.choice(list(Rule)), rng.choice(GROUPS))
+            packing = rng.choice(PACKINGS)
             most = (groups * lanes if rng.random() < 0.7 else rows) * words
-            rows = min(40, packing.read(most // WORDS * WORDS))
+            rows = min(40, packing.read(most // packing.each * packing.each))
             packs, rows = rows > 1, max(1, rows - (rows % packing.words == 1))
         if to_dre:
             words += -(-p.dre.hcu.n_hp // lanes) - 1 if target == StoreTo.HASH else 0

@@ -30,7 +30,7 @@ def given(assignments, prefix: str = "") -> list[str]:
 def small(monkeypatch):
     """The command with the small decoder and its stream in place of a video in SmolLM2."""
 
-    def stream(video, options, folder, progress):
+    def stream(video, options, folder, progress, model):
         segments = shown(frames=5)
         decoder = SmallDecoder()
         decoder.layers = decoder.layers[: options.depth]

@@ -44,7 +44,7 @@ def client():
 def small(monkeypatch, client):
     """The command with the small decoder and its streams in place of a video in SmolLM2."""
 
-    def stream(video, options, folder, progress):
+    def stream(video, options, folder, progress, model):
         given = SHORT[video][0]
         decoder = SmallDecoder()
         decoder.layers = decoder.layers[: options.depth]

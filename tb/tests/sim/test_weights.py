@@ -1,4 +1,4 @@
-"""Weights of 4 bits in the simulator: bytes, cycles and times of a pass, and what is refused."""
+"""Weights of 4 and 8 bits in the simulator: bytes, cycles and times of a pass, and what is refused."""
 
 from dataclasses import replace
 
@@ -13,9 +13,9 @@ from openvrex.hdl.params import override, preset
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.pages_pass import PagesPass
 from openvrex.sim.system.passes import selected
-from openvrex.sim.system.platforms import EDGE, PLATFORMS
+from openvrex.sim.system.platforms import EDGE, PLATFORMS, Vrex
 from openvrex.sim.system.timeline import Point
-from openvrex.sim.system.workload import MODELS, WEIGHTS, Decoder
+from openvrex.sim.system.workload import HEADS, MODELS, WEIGHTS, Decoder
 from openvrex.sim.units.loader_time import LoaderTime, unpacked
 from openvrex.sim.units.lxe_time import busy
 from openvrex.sim.units.sequencer_time import trace
@@ -29,7 +29,7 @@ PACKED = [name for name, packing in WEIGHTS.items() if packing]
 @pytest.mark.parametrize("name", PACKED)
 def test_bytes_are_those_of_the_compiled_arrays(name):
     """Of a layer's products; SmolLM2's width is no multiple of 128, so its groups are of 32."""
-    model = FOUR.held(Decoder(), name)
+    model = FOUR.held(Decoder(), f"{name}+bf16")
     share = PagesPass(FOUR, PageParams(), Point(4096, model=model)).share()
     own = sum(share.plan[f"{n}_weight"].size for n in GEMMS)
     assert own * share.shares.cores == model.layer_bytes
@@ -58,9 +58,17 @@ def test_device_memory_holds_less(policy):
 
 
 def test_the_model_suits_the_cores():
-    """Weights have 4 bits where cores expand them, and --weights says otherwise."""
-    assert FOUR.held(Decoder()).packing == WEIGHTS["q4_0"]
-    assert FOUR.held(Decoder(), "bf16").packing is EDGE.held(Decoder()).packing is None
+    """Weights have 4 bits where cores expand them, the vocabulary's 8, unless --weights says otherwise."""
+
+    def packings(on: Vrex, weights: str = "") -> tuple[Packing | None, Packing | None]:
+        held = on.held(Decoder(), weights)
+        return held.packing, held.head_packing
+
+    assert packings(FOUR) == packings(FOUR, "q4_0") == (WEIGHTS["q4_0"], HEADS["q8_0"])
+    assert packings(FOUR, "gptq+q4_0") == (WEIGHTS["gptq"], HEADS["q4_0"])
+    assert packings(FOUR, "q4_0+bf16") == (WEIGHTS["q4_0"], None)
+    assert packings(FOUR, "bf16+q8_0") == (None, HEADS["q8_0"])
+    assert packings(FOUR, "bf16") == packings(EDGE) == (None, None)
     assert FOUR.held(Decoder()).sizes["packing"] == WEIGHTS["q4_0"]
 
 
@@ -90,6 +98,17 @@ def test_a_load_counts_by_the_words_that_it_makes():
     assert took[-1] - took[0] + 1 == count + scales + (len(some) - 1) * between
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_a_vocabulary_takes_as_long_as_its_bytes(name):
+    """Its program reads what a head in memory has; the device memory limits it."""
+    model = FOUR.held(Decoder(), f"q4_0+{name}")
+    assert model.head_bytes / (model.width * model.vocab) == {"bf16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}[name]
+    took = PagesPass(FOUR, PageParams(), Point(1024, model=model)).token()
+    [stage] = [s for s in took.stages if s.name == "vocabulary"]
+    assert model.head_bytes < stage.bytes < model.head_bytes + 8e6  # activations, logits
+    assert took.named("vocabulary") == pytest.approx(stage.bytes / FOUR.bandwidth)
+
+
 def test_a_frame_and_a_token_take_less():
     def seconds(name: str) -> tuple[float, float]:
         one = PagesPass(FOUR, PageParams(), Point(40960, model=FOUR.held(Decoder(), name)))
@@ -107,6 +126,8 @@ def test_a_frame_and_a_token_take_less():
     [
         ("pass --weights q4_0", "weights='q4_0': need -p lxe.weights=true, or --preset edge8x"),
         ("frames --preset edge8x --platform edge --weights q5_0", "weights='q5_0': must be one of bf16, q4_0"),
+        ("pass --preset edge8x --weights q4_0+q6_k", "weights='q4_0+q6_k': must have one of bf16, q8_0, q4_0 behind"),
+        ("pass --weights bf16+q8_0", "weights='bf16+q8_0': need -p lxe.weights=true, or --preset edge8x"),
         ("pass --platform agx --policy flexgen --weights q4_0", "weights='q4_0': must be bf16 on a GPU"),
         ("policies --policy full --weights q4_1 --cache 1024", "weights='q4_1': need -p lxe.weights=true"),
         ("layer --weights q4_0", "weights='q4_0': need -p lxe.weights=true"),

@@ -5,14 +5,19 @@ import numpy as np
 import pytest
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Packing, Rule, expanded, pack, part, weights
+from openvrex.golden.arithmetic.packed_weights import GROUPS, PackedMatrix, Packing, Rule, expanded, pack, part, weights
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.decoder import N_LAYERS, Decoder, four_bits
 from openvrex.tb.library.transfer_traffic import exact_weight
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 FINITE = EVERY[np.isfinite(EVERY.view(np.float16))]
-TYPES = {Rule.SCALE: gguf.GGMLQuantizationType.Q4_0, Rule.MINIMUM: gguf.GGMLQuantizationType.Q4_1}
+TYPES = {
+    Rule.SCALE: gguf.GGMLQuantizationType.Q4_0,
+    Rule.MINIMUM: gguf.GGMLQuantizationType.Q4_1,
+    Rule.BYTE: gguf.GGMLQuantizationType.Q8_0,
+}
+PACKINGS = [Packing.of(code) for code in range(1, 8)]
 
 
 def same(got: np.ndarray, want: np.ndarray) -> bool:
@@ -23,8 +28,8 @@ def same(got: np.ndarray, want: np.ndarray) -> bool:
 
 def of_gguf(rule: Rule, scales: np.ndarray, q: np.ndarray) -> np.ndarray:
     """What the package makes of blocks: scales [N, 1 or 2], q [N, 32]; BF16 [N, 32]."""
-    low, high = q[:, :16], q[:, 16:]
-    blocks = np.concatenate([scales.astype("<u2").view(np.uint8), low | high << 4], axis=1)
+    held = q if rule == Rule.BYTE else q[:, :16] | q[:, 16:] << 4
+    blocks = np.concatenate([scales.astype("<u2").view(np.uint8), held], axis=1)
     return to_bf16(gguf.dequantize(blocks, TYPES[rule]))
 
 
@@ -33,6 +38,14 @@ def test_every_scale_and_number_is_that_of_gguf():
     q = np.tile(np.arange(16, dtype=np.uint8), (len(FINITE), 2))
     got = weights(q, FINITE[:, None], FINITE[:, None], Rule.SCALE)
     assert same(got, of_gguf(Rule.SCALE, FINITE[:, None], q))
+
+
+def test_every_scale_and_number_of_8_bits_is_that_of_gguf():
+    """Q8_0: all finite scales by all 256 numbers."""
+    for q in np.arange(256, dtype=np.uint8).reshape(-1, 32):
+        own = np.tile(q, (len(FINITE), 1))
+        got = weights(own, FINITE[:, None], FINITE[:, None], Rule.BYTE)
+        assert same(got, of_gguf(Rule.BYTE, FINITE[:, None], own))
 
 
 def pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,26 +71,25 @@ def test_minima_are_those_of_gguf():
 @pytest.mark.parametrize("rule", Rule)
 def test_equal_exact_rationals(rule):
     d, m = pairs(1000)
-    q = np.random.default_rng(1).integers(0, 16, len(d)).astype(np.uint8)
+    q = np.random.default_rng(1).integers(0, 256 if rule == Rule.BYTE else 16, len(d)).astype(np.uint8)
     got = weights(q, d, m, rule).view(np.uint16).tolist()
     scales = [np.array(pair, "<u2").tobytes() for pair in zip(d, m, strict=True)]
     assert got == [exact_weight(Packing(rule), raw, 0, int(x)) for raw, x in zip(scales, q, strict=True)]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("own", PACKINGS, ids=lambda p: f"{p.rule.name.lower()}-{p.group}")
 @pytest.mark.parametrize("lanes", [8, 16, 64])
-def test_packs_hold_what_was_put_in(lanes, rule, group):
+def test_packs_hold_what_was_put_in(lanes, own):
     """One word of weights, a whole pack, and one that is cut short behind another."""
-    own, rng = Packing(rule, group), np.random.default_rng(lanes)
-    least = max(4, group // lanes)
+    rng, group, rule = np.random.default_rng(lanes), own.group, own.rule
+    least = max(own.each, group // lanes)
     assert Packing.of(own.code) == own
     for made in (least, own.made, own.made + least):
         count = made * lanes // group
-        q, scales = rng.integers(0, 16, (made, lanes)), rng.integers(0, 1 << 16, (count, own.numbers))
+        q, scales = rng.integers(0, 1 << own.bits, (made, lanes)), rng.integers(0, 1 << 16, (count, own.numbers))
         memory = pack(q.astype(np.uint8), scales.astype(np.uint16), own)
         assert memory.shape == (own.read(made), 2 * lanes)
-        assert (own.makes(len(memory)), 4 * len(own.sources(len(memory)))) == (made, made)
+        assert (own.makes(len(memory)), own.each * len(own.sources(len(memory)))) == (made, made)
         each = scales.astype(np.uint16).repeat(group, axis=0).reshape(made, lanes, -1)
         want = weights(q.astype(np.uint8), each[..., 0], each[..., -1], rule).view(np.uint16)
         np.testing.assert_array_equal(expanded(memory, own), want)
@@ -87,16 +99,17 @@ def test_packs_hold_what_was_put_in(lanes, rule, group):
 
 
 def test_bytes_of_a_word_of_w():
-    """36 and 40 bytes with groups of 32, as the files have; less with groups of 128."""
-    sizes = {(p.rule, p.group): 128 * p.words / p.made for p in map(Packing.of, (1, 2, 3, 5, 6, 7))}
-    assert sizes == {(r, g): 32 + 128 / g * (1 + (r > 1)) for r in Rule for g in GROUPS}
+    """36, 40 and 68 bytes with groups of 32, as the files have; less with groups of 128."""
+    sizes = {(p.rule, p.group): 128 * p.words / p.made for p in PACKINGS}
+    four = {(r, g): 32 + 128 / g * (1 + (r > 1)) for r in Rule if r < Rule.BYTE for g in GROUPS}
+    assert sizes == four | {(Rule.BYTE, 32): 68}
 
 
-def random(inputs: int, outputs: int, packing: Packing) -> FourBits:
+def random(inputs: int, outputs: int, packing: Packing) -> PackedMatrix:
     rng = np.random.default_rng(inputs)
     shape = -(-inputs // packing.group), outputs, packing.numbers
     scales = FINITE[rng.integers(0, len(FINITE), shape)]
-    return FourBits(rng.integers(0, 16, (inputs, outputs)).astype(np.uint8), scales, packing)
+    return PackedMatrix(rng.integers(0, 16, (inputs, outputs)).astype(np.uint8), scales, packing)
 
 
 def test_parts_of_a_matrix():
@@ -105,7 +118,7 @@ def test_parts_of_a_matrix():
     assert (part(own, rows, columns).bf16 == part(own.bf16, rows, columns)).all()
     assert (own.of_32().bf16 == own.bf16).all()
     assert (part(own.of_32(), np.arange(32, 96)).bf16 == own.bf16[32:96]).all()
-    assert (FourBits.beside(own, own).bf16 == np.hstack([own.bf16] * 2)).all()
+    assert (PackedMatrix.beside(own, own).bf16 == np.hstack([own.bf16] * 2)).all()
     with pytest.raises(ParamError, match="must be whole groups of 128 weights: take groups of 32"):
         own.inputs(np.arange(32, 96))
     with pytest.raises(ParamError, match="must be whole groups of 32"):
@@ -122,16 +135,18 @@ def test_the_last_group_may_be_ragged():
 def test_bad_matrices_are_refused():
     own = random(64, 3, Packing(Rule.MINIMUM))
     with pytest.raises(ParamError, match=r"scales=\(2, 3, 2\): must be \(2, 3, 1\) for weights"):
-        FourBits(own.q, own.scales, Packing(Rule.SCALE))
+        PackedMatrix(own.q, own.scales, Packing(Rule.SCALE))
     spoilt = own.scales.copy()
     spoilt[0, 0, 1] = 0x7C00
     with pytest.raises(ParamError, match="scales='1 of 12': must be finite"):
-        FourBits(own.q, spoilt, own.packing)
+        PackedMatrix(own.q, spoilt, own.packing)
     with pytest.raises(ParamError, match="matrices=.*must have the same rule, groups and inputs"):
-        FourBits.beside(own, random(64, 3, Packing(Rule.SCALE)))
+        PackedMatrix.beside(own, random(64, 3, Packing(Rule.SCALE)))
     with pytest.raises(ParamError, match="group=64: must be 32 or 128"):
         Packing(Rule.SCALE, 64)
-    for code in (0, 4, 8, 9):
+    with pytest.raises(ParamError, match="group=128: must be 32"):
+        Packing(Rule.BYTE, 128)
+    for code in (0, 8, 9):
         with pytest.raises(ParamError, match="stride"):
             Packing.of(code)
 
@@ -143,10 +158,10 @@ def test_a_real_file_s_matrices_are_those_of_its_decoder(layers):
     for whole, own in zip(decoder.layers, decoder.four_bits(), strict=True):
         assert set(own) == set(whole)
         for name, x in own.items():
-            if isinstance(x, FourBits):
+            if isinstance(x, PackedMatrix):
                 assert x.packing == Packing(Rule.MINIMUM)
                 assert same(x.bf16, to_bf16(whole[name]))
-        assert sum(isinstance(x, FourBits) for x in own.values()) == 4
+        assert sum(isinstance(x, PackedMatrix) for x in own.values()) == 4
 
 
 def test_another_type_is_refused_by_name():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from openvrex.golden.arithmetic.packed_weights import GROUPS, FourBits, Packing, Rule, alike
+from openvrex.golden.arithmetic.packed_weights import GROUPS, PackedMatrix, Packing, Rule, alike
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs.group_weights import READ, GroupFormat
 from openvrex.golden.inputs.model_file import MATRICES, FileDecoder, open_model
@@ -17,7 +17,7 @@ METHODS = list(QUANTIZATION)
 Q = "model.layers.0.self_attn.q_proj"
 
 
-def read(method: str, tensors: dict, group: int, inputs: int, outputs: int) -> FourBits:
+def read(method: str, tensors: dict, group: int, inputs: int, outputs: int) -> PackedMatrix:
     kind = GroupFormat.of(QUANTIZATION[method] | {"group_size": group}, "m")
     return kind.matrix({f"w.{name}": x for name, x in tensors.items()}, "w", "m", inputs, outputs)
 
@@ -166,7 +166,7 @@ def test_a_decoder_has_the_exact_weights(method, tmp_path):
         }
         for name, x in joined.items():
             own = held[i][name]
-            assert isinstance(own, FourBits)
+            assert isinstance(own, PackedMatrix)
             assert (own.bf16.astype(float) == x).all()
             assert (decoder.layers[i][name] == x).all()
         assert (held[i]["attn_norm"] == decoder.layers[i]["attn_norm"]).all()
@@ -179,14 +179,14 @@ def test_one_packing_for_all_matrices():
     finite = np.arange(1 << 16, dtype=np.uint16)
     finite = finite[np.isfinite(finite.view(np.float16)) & (abs(finite.view(np.float16)) < 8000)]
     q = np.tile(np.arange(16, dtype=np.uint8), 2)[:, None].repeat(len(finite), axis=1)
-    plain = FourBits(q, finite[None, :, None], Packing(Rule.SCALE))
+    plain = PackedMatrix(q, finite[None, :, None], Packing(Rule.SCALE))
     for rule in (Rule.ZERO, Rule.MINIMUM):
         assert (plain.by_rule(rule).bf16.view(np.uint16) == plain.bf16.view(np.uint16)).all()
-        other = FourBits(q[:, :1], np.zeros((1, 1, 2), np.uint16), Packing(rule))
+        other = PackedMatrix(q[:, :1], np.zeros((1, 1, 2), np.uint16), Packing(rule))
         assert {x.packing for x in alike([plain, other], [32])} == {Packing(rule)}
         with pytest.raises(ParamError, match="must be SCALE to become SCALE"):
             other.by_rule(Rule.SCALE)
-    large = FourBits(q[:, :1], np.array([[[0x7000]]], np.uint16), Packing(Rule.SCALE))  # 8192
+    large = PackedMatrix(q[:, :1], np.array([[[0x7000]]], np.uint16), Packing(Rule.SCALE))  # 8192
     with pytest.raises(ParamError, match="scales='1 of 2': must be finite"):
         large.by_rule(Rule.MINIMUM)
 

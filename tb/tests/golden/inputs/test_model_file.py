@@ -10,11 +10,16 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from openvrex.golden.arithmetic.numerics import to_bf16
-from openvrex.golden.arithmetic.packed_weights import FourBits, Packing, Rule
+from openvrex.golden.arithmetic.packed_weights import PackedMatrix, Packing, Rule
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.decoder import MODEL, ByteTokenizer, Decoder
 from openvrex.golden.inputs.model_file import FileDecoder, HubTokenizer, folder_tokenizer, open_model
+from openvrex.golden.program.head_compiler import HeadPlan
+from openvrex.golden.program.layer_memory import Tiling
+from openvrex.golden.program.stage_plan import Plan
+from openvrex.tb.library.decoder_model import decoder_host
+from openvrex.tb.library.small_models import params
 from tb.tests.golden.inputs.checkpoints import PIECES, SPECIAL, folder, tokenizer
 from tb.tests.golden.inputs.trace_samples import models
 
@@ -80,20 +85,66 @@ def dequantised(path: Path, name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q6_K])
 def test_embeddings_and_head_become_bf16(kind, tmp_path):
-    """As in Q4_0 files of llama.cpp: layers stay in 4 bits. A line says what the tables cost."""
+    """As in Q4_0 files of llama.cpp: layers stay in 4 bits, on cores that expand them a head of Q8_0, too. A line says
+    what each table costs.
+    """
     path = written(tmp_path / "m.gguf", {"token_embd": kind, "output": kind})
     decoder = FileDecoder(open_model(path), None, 16)
     for own, name in ((decoder.embeddings, "token_embd"), (decoder.head, "output")):
         assert (to_bf16(own) == dequantised(path, name)).all()
     held, packing = decoder.held(True)
     assert packing == Packing(Rule.SCALE)
-    assert all(isinstance(held[i][name], FourBits) for i in range(2) for name in ("qkv", "gate_up", "ffn_down"))
+    assert all(isinstance(held[i][name], PackedMatrix) for i in range(2) for name in ("qkv", "gate_up", "ffn_down"))
     count, each = len(TOKENS) * WIDTH, {Type.Q8_0: (32, 34), Type.Q6_K: (256, 210)}[kind]
     there = count // each[0] * each[1]
-    assert decoder.notes(packing) == [
+    embeddings, head = (
         f"m.gguf: {name}.weight: {kind.name} is expanded to BF16: {there:,} bytes in the file are {2 * count:,} bytes"
         for name in ("token_embd", "output")
-    ]
+    )
+    assert decoder.notes(None) == [embeddings, head]
+    own = decoder.packed_head()
+    if kind == Type.Q6_K:
+        assert own is None
+        assert decoder.notes(packing) == [embeddings, f"{head}, as LOAD expands Q4_0, Q4_1 and Q8_0 only"]
+    else:
+        assert (dequantised(path, "output") == own.bf16.T).all()
+        assert decoder.notes(packing) == [embeddings, f"m.gguf: output.weight: Q8_0 stays in the head: {there:,} bytes"]
+
+
+class WholeHead(FileDecoder):
+    """The same decoder, of whose head memory holds a copy in BF16."""
+
+    def packed_head(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_0])
+def test_a_head_runs_from_memory_as_it_is_in_the_file(kind, tmp_path, monkeypatch):
+    """Each step leaves what it leaves with the head's copy in BF16, of a prompt and two generated tokens. Sums are cut
+    alike, where they might not be.
+    """
+
+    def cut(plan: HeadPlan, *args: int) -> Tiling:
+        return Plan._cut(plan, *args[:5], Packing(Rule.BYTE), *args[6:])
+
+    monkeypatch.setattr(HeadPlan, "_cut", cut)
+    file = open_model(written(tmp_path / "m.gguf", {"output": kind}))
+    p = params("lxe.weights=true", f"entry_bytes={4 * SIZE}", "w_depth=256", "x_depth=256")
+    decoders = [kind(file, 1, 16) for kind in (FileDecoder, WholeHead)]
+    own, plain = hosts = [decoder_host(decoder, p, 8, 2) for decoder in decoders]
+    assert own.head["head_weight"].size < plain.head["head_weight"].size * 0.6
+    given = decoders[0].inputs([5, 9])
+    heads = 0
+    for steps in zip(*(one.stream([given], 2) for one in hosts), strict=True):
+        for one, step in zip(hosts, steps, strict=True):
+            one.run(step)
+        memory, copy = (
+            {r.name: r.data.tobytes() for r in one.memory.regions if r.name != "head weights"} for one in hosts
+        )
+        assert memory == copy, steps[0].phase
+        heads += steps[0].phase == "head"
+    assert heads == 2
+    assert own.tokens == plain.tokens
 
 
 def test_layers_are_those_of_the_package(tmp_path):
@@ -160,8 +211,11 @@ def test_smollm2_s_own_file():
             assert (held[i][name].scales == want[i][name].scales).all()
         for name in ("attn_norm", "ffn_norm"):
             assert (held[i][name] == want[i][name]).all()
-    [note] = own.notes(packing)
-    assert "token_embd.weight: Q8_0 is expanded to BF16: 30,081,024 bytes in the file are 56,623,104 bytes" in note
+    [note], [plain] = own.notes(packing), own.notes(None)
+    assert "token_embd.weight: Q8_0 stays in the head: 30,081,024 bytes" in note
+    assert "token_embd.weight: Q8_0 is expanded to BF16: 30,081,024 bytes in the file are 56,623,104 bytes" in plain
+    assert (to_bf16(own.embeddings) == own.packed_head().bf16.T).all()
+    assert (own.packed_head().q == built_in.packed_head().q).all()
 
 
 BAD = {

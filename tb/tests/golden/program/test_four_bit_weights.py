@@ -109,6 +109,11 @@ def test_weights_of_another_kind_are_refused():
         LayerPlan(replace(SHAPE, width=192, packing=PACKINGS[2]), core().lxe_format())
 
 
+def test_a_bus_that_brings_no_word_of_8_bits_in_a_beat_is_refused():
+    with pytest.raises(ParamError, match=r"bus_bytes=4: must be at least 8 with lxe\.weights"):
+        override(preset("tiny"), [*SIZES, "dpe.n_h=8", "dpe.n_w=8", "vpe.n_w=8", "lxe.weights=true"]).core.lxe_format()
+
+
 def load(rows: int, words: int = 1, **fields: int) -> list[Instruction]:
     own = {"target": LoadTo.W, "wide": 1, "stride": 1, "rows": rows - 1, "words": words - 1}
     return [Instruction(Opcode.LOAD, own | fields), Instruction(Opcode.HALT, {})]
@@ -124,7 +129,7 @@ def lxe(packed: bool = True) -> Lxe:
         (load(10), True, "rows=9: the last word must hold weights, not scales"),
         (load(1), True, "rows=0: the last word must hold weights, not scales"),
         (load(9, to=127, step=1), True, "words 127 to 134 are outside W of 128 words"),
-        (load(9, stride=4), True, "FP32 words go between memory and VPE only"),
+        (load(9, stride=8), True, "FP32 words go between memory and VPE only"),
         (load(9, addr=4), True, "addr=0x4: must be a multiple of a word's 8 bytes"),
         (load(9), False, "FP32 words go between memory and VPE only"),
         (load(9, wide=0), True, "stride=0x1: must be a multiple of a word's 8 bytes"),

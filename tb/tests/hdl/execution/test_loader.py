@@ -73,7 +73,7 @@ BINS = {
 
 
 OF_WEIGHTS = {
-    *("weights", "scale", "minimum", "zero", "groups_of_32", "groups_of_128", "whole_pack", "cut_short"),
+    *("weights", "scale", "minimum", "zero", "byte", "groups_of_32", "groups_of_128", "whole_pack", "cut_short"),
     *("another_pack", "w", "column", "x", "vector", "skip", "crosses_page", "groups", "words"),
 }
 

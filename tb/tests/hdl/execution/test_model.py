@@ -17,7 +17,7 @@ from openvrex.hdl.emit import Emitted
 from openvrex.tb.library.head_runs import CORNERS, HeadRun
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.model_stream import ModelStream
-from openvrex.tb.library.random_layers import quantised, weights
+from openvrex.tb.library.random_layers import packed, quantised, weights
 from openvrex.tb.library.runner import emit
 from openvrex.tb.library.small_models import (
     CODES,
@@ -118,8 +118,10 @@ def test_a_batch_equals_golden(pages):
     assert streams["ffn"] == max(passes) * LAYERS
 
 
-def test_layers_of_4_bit_weights_equal_golden():
-    """A layer whose GEMMs load 4-bit weights, groups of 32 with minima: a prompt, a frame, a token."""
+def test_packed_weights_equal_golden():
+    """A layer whose GEMMs load 4-bit weights, groups of 32 with minima, and a head of 8 bits: a prompt, a frame, a
+    token.
+    """
     shape = LayerShape(width=64, heads=4, kv_heads=2, head_size=16, ffn=64, tokens=3, recent=8, entries=8)
     p, rng = params("lxe.weights=true", "entry_bytes=64", "w_depth=64", "bus_bytes=8"), np.random.default_rng(2)
     packing, own = Packing(Rule.MINIMUM), model(2, tied=False)
@@ -127,18 +129,20 @@ def test_layers_of_4_bit_weights_equal_golden():
     table, norm = rng.normal(size=(VOCABULARY, shape.width)) / 8, np.ones(shape.width)
     planes = [np.tile(own.matrices[0][:, :1], (1, shape.kv_heads * shape.head_size))]
     turns = 1e4 ** -(np.arange(0, shape.head_size, 2) / shape.head_size)
-    decoder = Weights([layer], planes, norm, table, turns)
+    decoder = Weights([layer], planes, norm, table, turns, packed_head=packed(table.T, Packing(Rule.BYTE)))
     f, sizes = function(p), p.dre.sizes()
-    packed = replace(shape, packing=packing)
-    h = ModelHost(packed, p.lxe_format(), RetrievalShape.of(sizes, f.centre), decoder, f, sizes)
+    h = ModelHost(
+        replace(shape, packing=packing), p.lxe_format(), RetrievalShape.of(sizes, f.centre), decoder, f, sizes
+    )
     script = Script(h.memory, [r.name for r in h.memory.regions])
-    loads = 0
+    loads = Counter[str]()
     for step in h.stream(parts(decoder, [3, 2]), GENERATED):
-        loads += sum(i.op == Opcode.LOAD and unpacks(i) for i in step.program)
+        loads[step.phase] += sum(i.op == Opcode.LOAD and unpacks(i) for i in step.program)
         script.add(step.program, step.registers)
         h.run(step)
         script.expect()
-    assert loads > 20
+    assert loads["head"] > 0
+    assert loads.total() > 20
     ran, after = script.play(emit("core", p), ModelStream(h, [], 0).ports, 0.1)
     assert not script.differences(ran, after)
 

@@ -1,4 +1,4 @@
-"""The expander of 4-bit weights equals golden: every scale and q, zero points, minima of every exponent; stalls."""
+"""The expander of packed weights equals golden: every scale and q, zero points, minima of every exponent; stalls."""
 
 import numpy as np
 import pytest
@@ -20,6 +20,23 @@ EVERY = np.arange(1 << 16)
 def test_every_scale_and_number():
     """Q4_0: all 65,536 scales by all 16 numbers."""
     run(16, np.full(1 << 16, Rule.SCALE), numbers(1 << 16), EVERY[:, None], 0 * EVERY[:, None])
+
+
+FRACTIONS = EVERY[(EVERY >> 15 == 0) & np.isin(EVERY >> 10, (0, 15))]  # of subnormal numbers and of one exponent
+EXPONENTS = EVERY[np.isin(EVERY & 1023, (0, 1, 0x2A5, 1023))]
+
+
+@pytest.mark.parametrize(
+    "scales", [np.union1d(FRACTIONS, EXPONENTS), pytest.param(EVERY, marks=pytest.mark.nightly)], ids=["some", "every"]
+)
+def test_scales_and_every_number_of_8_bits(scales):
+    """Q8_0: every fraction and every sign and exponent, at night all 65,536 scales, by all 256 numbers.
+
+    Eight words have all numbers of a pair of scales, at other lanes for each pair.
+    """
+    pair = scales.reshape(-1, 2).repeat(8, axis=0)
+    k = np.arange(len(pair))[:, None]
+    run(64, np.full(len(pair), Rule.BYTE), (32 * k + k // 8 + np.arange(64)) % 256, pair, pair)
 
 
 @pytest.mark.parametrize("count", [1 << 12, pytest.param(1 << 16, marks=pytest.mark.nightly)])
@@ -45,9 +62,15 @@ MUTANTS = {
     "$not 1.86721b92: A[0] const1": "every minimum is added",
     "$mux 0.e6200d20: A[100] inv": "a word that waits changes",
     "$mul 0.5b712c13: B[2] const0": "a bit of the zero point does not count",
-    "$reduce_or 1.33a2faf7: A[4] const1": "subnormal minima have a leading one",
-    "$xor 4.623fdb99: A[0] const1": "scales have no sign",
+    "$reduce_or 1.98931ff6: A[4] const1": "subnormal minima have a leading one",
+    "$xor 4.4b3d74ab: A[0] const1": "scales have no sign",
     "$not 4.bb989645: Y[0] const0": "a sum does not go up by one bit",
+    "$mul 6.aede3573: B[7] const0": "of 8 bits: -128 counts as zero",
+    "$xor 5.0d973663: A[0] const1": "of 8 bits: a product has the number's sign alone, turned round",
+    "$not 1.1ff7dc60: Y[0] const0": "of 8 bits: the smallest subnormal scales do not go up",
+    "$reduce_or 6.2dc51736: A[14] const0": "of 8 bits: a product above half of a step is rounded down",
+    "$mux 1.cb01cd2f: S[0] const1": "of 8 bits: an exponent that waits changes",
+    "$mux 1.7986f231: S[0] const0": "a lane's number of 8 bits is taken for one of 4",
 }
 
 
@@ -56,6 +79,6 @@ def test_mutants_are_killed(every):
     """Every fourth one, and at night all."""
 
     def passes(dut):
-        check_words_of_several_groups_and_stalls(16, 1500, dut)
+        check_words_of_several_groups_and_stalls(16, 2500, dut)
 
     assert not survivors(emitted(16), MUTANTS, passes, every=every)
