@@ -5,6 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Machines are shared: no test fails because an example took long.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 # A script that starts tests with `&`, and nohup, has them ignore SIGINT; commands under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

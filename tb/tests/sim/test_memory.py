@@ -17,7 +17,7 @@ from openvrex.sim.system.ssd import Ssd
 
 SMALL = {name: replace(t, channels=2) for name, t in DEVICES.items()}
 lists = st.lists(st.tuples(st.integers(0, 1 << 22), st.integers(1, 6000)), min_size=1, max_size=25)
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=15)
 
 
 # DRAM
@@ -105,7 +105,7 @@ def check_commands(t, commands):
 
 @pytest.mark.parametrize("refresh", ["all", "bank"])
 @given(seed=st.integers(0, 1 << 16), rows=st.sampled_from([1, 3, 40]), queue=st.sampled_from([1, 4, 64]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_every_command_keeps_every_constraint(refresh, seed, rows, queue):
     rng = np.random.default_rng(seed)
     for t in (LPDDR5, HBM2E, DDR4):

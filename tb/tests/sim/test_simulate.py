@@ -291,7 +291,7 @@ def test_table_ii_cannot_take_254_ms(points):
 
 # Laws
 
-FAST = settings(max_examples=20, deadline=None)
+FAST = settings(max_examples=20)
 
 
 @given(

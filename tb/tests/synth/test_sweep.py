@@ -674,7 +674,7 @@ def test_a_queue_that_is_not_there(tmp_path, monkeypatch):
 # The front.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=30), st.tuples(*[st.booleans()] * 3))
 def test_front_is_what_nothing_dominates(values, most):
     cost = [[-v if m else v for v, m in zip(row, most, strict=True)] for row in values]

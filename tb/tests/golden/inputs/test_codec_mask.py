@@ -48,7 +48,7 @@ def frames(draw) -> list[Recorded]:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     frames(), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.25]), st.sampled_from([(16, 2), (6, 3), (5, 1)]), st.booleans()
 )
@@ -57,7 +57,7 @@ def test_equals_the_pruner(stream, tau, sides, accumulate):
     check_equals(stream, p)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     frames(),
     st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.25]),

@@ -254,7 +254,7 @@ def test_tokenizer_merges_in_order_of_rank(small_decoder):
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_tokenizer_loses_nothing(text):
     fields, _ = small_weights()
     t = decoder.ByteTokenizer(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])

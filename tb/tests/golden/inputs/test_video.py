@@ -404,7 +404,7 @@ def fake(i: int, gop: int) -> Frame:
 
 
 @given(n=st.integers(0, 40), w=st.integers(1, 12), s=st.integers(1, 12), gop=st.integers(1, 9), whole=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_window_k_holds_frames_ks_to_ks_plus_w(n, w, s, gop, whole):
     s = min(s, w)
     stream = [fake(i, gop) for i in range(n)]

@@ -44,7 +44,7 @@ PHASE_2 = replace(SMALL, ssm="disabled")
 # Block allocator
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("asfcp"), st.integers(0, 5), st.integers(0, 99)), max_size=60))
 def test_no_block_is_lost_or_given_twice_and_no_count_is_negative(calls):
     """Against a list of holders: allocate, share, free, cache and prefill in any order, refused calls included."""
@@ -106,7 +106,7 @@ def test_listing_1():
     assert rewrite(pool, new[:4], 2, 3) == (new[:4], [])  # the listing's slices would overlap
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["rewrite", "compression", "mask"]),
     st.integers(0, 2),
@@ -207,7 +207,7 @@ def test_client_accumulates_then_shifts():
     assert (client.shifts, client.frames) == (3, 10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 3), st.integers(1, 6), st.integers(1, 6), st.lists(st.integers(0, 9), max_size=15))
 def test_prompts_are_bounded_and_every_token_is_a_hit_or_computed(sink, window, keep, news):
     """IV-D: a prompt never exceeds N_sink + N_window, whatever the stream; it ends with the newest frame."""
@@ -281,7 +281,7 @@ def test_the_recurrence_is_the_continuous_equation():
     np.testing.assert_allclose([y[-1, 0], h[0, 0, 0]], exact, rtol=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 99))
 def test_chunked_scan_equals_whole_scan(chunks, taps, seed):
     """IV-C, chunked prefill: within 1e-5 of the largest output; scan and convolution alone to the last bit."""
@@ -313,7 +313,7 @@ def test_chunked_scan_equals_whole_scan(chunks, taps, seed):
         np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 99))
 def test_batch_with_cu_seqlens_equals_each_sequence_alone(lengths, seed):
     """IV-C: states are passed to their own sequence, begun from zero or carried; 1e-5 of the largest number."""
@@ -370,7 +370,7 @@ def test_sliding_window_by_definition():
             np.testing.assert_allclose(got[i, h], e / e.sum() @ v[h // 2, near], atol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=4), st.integers(1, 6))
 def test_batched_window_by_definition(sizes, window):
     """Rows and older keys of each sequence, possibly none; a row sees its own sequence alone, in float64."""
@@ -400,7 +400,7 @@ def test_bad_bounds_are_refused():
             batched_window(q, k, k, np.array(rows), np.array(keys), 2)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1, max_size=5),
     st.integers(1, 7),

@@ -57,7 +57,6 @@ def test_equations_1_and_2_centroid_and_variance_by_definition(seed, n):
     np.testing.assert_allclose(clusters.variance[c], 1 - want @ want, atol=1e-6)  # unit vectors need no members
 
 
-@settings(deadline=None)
 @given(st.integers(0, 999), st.integers(1, 5), st.integers(1, 400))
 def test_equations_3_and_4_running_updates_equal_recomputation(seed, first, more):
     """Welford-style updates in FP32 stay within 2^-23 (4 + n / 8) of the definition over all members in float64."""
@@ -139,7 +138,7 @@ def test_a_new_scene_opens_a_visual_cluster():
 # V-C: index, retrieval, representatives, window
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 99))
 def test_index_is_the_mean_of_members(seed):
     """The sums behind the representatives, and the statistics, are those of the members that are not buffered."""
@@ -234,7 +233,7 @@ def test_local_window_prompt_and_text_are_always_attended():
 # VI: assignment and Algorithm 1
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 999), st.booleans())
 def test_batched_assignment_equals_one_by_one(seed, defer):
     """Entries of several frames matched in one product end as if they had come singly (VII-A, cluster retrieval)."""
@@ -352,7 +351,7 @@ def batched(trace: Trace, parts: list, params: MosaicParams) -> int:
     return sum(not c.keep.all() for _, c in steps[0])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 999))
 def test_batched_execution_under_a_causal_mask_equals_frame_by_frame(seed):
     assert batched(*stream(SCENES, seed), SMALL) > 5
@@ -500,7 +499,7 @@ def test_a_threshold_that_does_not_adapt_is_the_large_one():
 # Properties
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=18),
     st.integers(0, 99),
@@ -528,7 +527,7 @@ def test_nothing_is_lost(scenes, seed, defer, ratio, levels, kind):
     assert policy.ledger.held["device"] == census["device"] * policy.store.entry_bytes + index
 
 
-@settings(deadline=None, max_examples=16)
+@settings(max_examples=16)
 @given(
     st.lists(st.integers(0, 3), min_size=2, max_size=18),
     st.integers(0, 99),

@@ -266,7 +266,7 @@ def test_clusters_of_corner_cases_equal_numpy_s(name, core):
         assert not differences(own, want)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(("arrive", "offload", "fetch", "release")), st.integers(0, 255))))
 def test_moves_neither_lose_nor_double_an_entry(moves):
     """Any order of arrivals, offloads, fetches and releases: each entry is in one slot, or at home, or in both."""

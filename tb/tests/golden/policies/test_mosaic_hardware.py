@@ -27,7 +27,7 @@ def filled(kind: str, seed: int, n: int) -> HardwareLayer:
     return layer
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 999), st.integers(1, 20), st.sampled_from(list(KINDS)), st.booleans())
 def test_a_split_neither_loses_nor_doubles_an_entry(seed, n, kind, equal):
     """The parts hold what the cluster held, with the means of their members; equal keys stay one cluster."""

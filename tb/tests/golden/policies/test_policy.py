@@ -162,7 +162,7 @@ TIGHT = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(POLICIES)),
     st.lists(st.integers(1, 9), min_size=1, max_size=12),
@@ -291,7 +291,7 @@ def test_ledger_counts():
             wrong()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_store_conserves_entries_and_bytes(data):
     """Whatever is offloaded, fetched, released and dropped: bytes held are the entries', and transfers add up."""
@@ -364,7 +364,6 @@ def test_a_slice_is_dropped_as_its_mask_is():
     assert stores[0].ledger.held == stores[1].ledger.held == {"device": 2 * 16 * 16, "host": 2 * 9 * 16}
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_runs_by_definition(rows):
     want = sum("".join("x" if b else " " for b in row).split().__len__() for row in rows)

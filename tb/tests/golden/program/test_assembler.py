@@ -37,7 +37,7 @@ def instructions(draw, ops=tuple(Opcode)) -> Instruction:
     return Instruction(op, values)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(instructions())
 def test_a_word_keeps_every_field(i):
     """And nothing else: other bits of the word are zero."""
@@ -111,7 +111,7 @@ def programs(draw) -> list[Instruction]:
     return [*out, Instruction(Opcode.HALT, {})]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(programs())
 def test_text_keeps_every_word(program):
     text = disassemble(program, WIDE)

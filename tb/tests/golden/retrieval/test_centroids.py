@@ -56,7 +56,6 @@ def vectors(seed: int, n: int, width: int = 6, kinds: int = 3, noise: float = 0.
 # Parts
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(1, 70), st.sampled_from([1, 4, 64]), st.sampled_from([0, 3, 40]))
 def test_row_sums_are_the_vpe_s(seed, length, lanes, spread):
     rng = np.random.default_rng(seed)
@@ -83,7 +82,7 @@ def test_add_is_an_fma_with_a_factor_of_one(seed):
     assert same[np.isfinite(want)].all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @example(0, 1, -24, FMTS[0])  # |k|^2 is near 2^-60
 @given(SEEDS, st.integers(1, 9), st.integers(-30, 30), st.sampled_from(FMTS))
 def test_directions_and_norms(seed, width, scale, fmt):
@@ -111,7 +110,6 @@ def test_a_zero_vector_has_no_direction():
     assert centroids.norms(k, SMALL)[0] == 0
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(1, 300), st.floats(0, 1, width=32), st.floats(0, 4, width=32))
 def test_grown_and_moved_round_as_stated(seed, size, variance, d):
     u = bf16(1 / bf16(Fraction(size + 1)))
@@ -184,7 +182,6 @@ def brute(x: np.ndarray, m: np.ndarray) -> list[list[Fraction]]:
     ]
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(1, 6), st.integers(1, 5), st.integers(1, 9), st.sampled_from(FMTS))
 def test_small_integers_give_the_exact_nearest_and_ties_the_lowest(seed, rows, clusters, width, fmt):
     """All products and sums of small integers are exact, so brute force must agree to the bit; ties are common."""
@@ -198,7 +195,7 @@ def test_small_integers_give_the_exact_nearest_and_ties_the_lowest(seed, rows, c
         assert fractions(d[i]) == exact
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SEEDS, st.integers(2, 6), st.sampled_from([3, 64, 130]), st.sampled_from(FMTS))
 def test_the_nearest_is_exact_up_to_its_rounding(seed, clusters, width, fmt):
     """The chosen centroid is no farther than the nearest by more than twice the error of a distance."""
@@ -218,7 +215,7 @@ def test_the_nearest_is_exact_up_to_its_rounding(seed, clusters, width, fmt):
 # Running statistics
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.integers(1, 5), st.integers(1, 60))
 def test_running_statistics_follow_the_definition(seed, first, more):
     """A step of the mean loses a rounding to BF16 and the error of u; earlier losses fade as the mean does.
@@ -256,7 +253,7 @@ def test_variance_of_equal_members_is_zero_but_for_rounding(seed, n):
 # K-means
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SEEDS, st.integers(1, 25), st.integers(1, 6), st.sampled_from([1, 4, 50]))
 def test_k_means_labels_every_row_once(seed, n, k, rounds):
     """Labels have no gap, there are at most k, nothing but the arguments decides, and an end is a fixed point."""
@@ -292,7 +289,7 @@ def test_k_means_of_nothing_is_refused():
         centroids.k_means(np.zeros((0, 4), BF16), 2, SMALL)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.sampled_from(["huge", "tiny", "mixed", "zero"]))
 def test_nothing_is_nan_or_infinite(seed, kind):
     rng = np.random.default_rng(seed)
@@ -314,7 +311,6 @@ def test_nothing_is_nan_or_infinite(seed, kind):
 # A budget of tokens
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(0, 12), st.integers(1, 60), st.booleans())
 def test_a_budget_takes_the_fewest_clusters_that_hold_it(seed, clusters, budget, equal):
     rng = np.random.default_rng(seed)

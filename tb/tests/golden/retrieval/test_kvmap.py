@@ -145,7 +145,7 @@ class BruteForce(RuleBasedStateMachine):
 
 
 TestBruteForce = BruteForce.TestCase
-TestBruteForce.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestBruteForce.settings = settings(max_examples=60, stateful_step_count=40, derandomize=True)
 
 
 def test_kept_blocks():

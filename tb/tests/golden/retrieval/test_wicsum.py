@@ -47,7 +47,7 @@ def brute(codes, counts, p: ReSVParams) -> tuple[set[int], int]:
     st.lists(st.tuples(st.integers(-(1 << 30), 1 << 30), st.integers(1, 9)), min_size=1, max_size=30),
     st.integers(0, 65536),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_raw_scores_by_the_equations(row, ratio_q16):
     """Equations 1 to 3 on signed scores, in rationals: the shortest prefix, though its sum may fall again."""
     scores, counts = (list(x) for x in zip(*row, strict=True))
@@ -82,7 +82,7 @@ def rows(draw):
     return codes, counts, p
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 @given(rows())
 def test_equals_brute_force(case):
     """Equations 1 to 3, and whole buckets in place of Equation 3's clusters (V-B): sum, threshold, shortest prefix."""

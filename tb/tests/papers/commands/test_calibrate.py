@@ -28,19 +28,19 @@ def two_layers(monkeypatch):
 
 
 def test_matrices_of_a_model_are_made_and_used(two_layers, tmp_path):
-    """Of two texts. Pages are chosen otherwise than by rows that know no model; both are better than no page."""
+    """Of two texts. Pages are chosen otherwise than by rows that know no model; both are better than one page."""
     text, file = tmp_path / "text", tmp_path / "m.npz"
     text.write_text("A line of a text that says little, but not the same. " * 40 + "Another one: 1, 2, 3. " * 60)
     run = vrex("papers", "calibrate", str(text), str(text), "--tokens", "700", "-o", str(file))
     assert f"{file}: 2 layers, 3 KV heads, 18 numbers a code" in run.stdout.replace("\n", "")
     assert len(load(file, 2, 3, 18, 64)) == 2
     errors = []
-    for matrices, budget in (("plain", 0), ("plain", 64), (str(file), 64)):
+    for matrices, budget in (("plain", 8), ("plain", 64), (str(file), 64)):
         found = entry("pages")
-        changes = {"matrices": matrices, "budget": str(budget), "recent": "64", "mean": "64"}
+        changes = {"matrices": matrices, "budget": str(budget), "recent": "64", "mean": "64", "sinks": "0"}
         found = replace(found, params=override(found.params, changes))
         done = recall(Case("lookup", tokens=600, reader="full"), found, 2)
-        assert done.tokens == budget
+        assert budget - 8 < done.tokens <= budget  # the first rows find less than a page
         errors.append(done.error)
     window, plain, calibrated = errors
     assert plain != calibrated

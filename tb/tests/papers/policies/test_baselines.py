@@ -224,7 +224,7 @@ def test_oaken_groups_and_error():
     assert levels <= 8 + 1  # sign and three bits
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 7))
 def test_oaken_more_bits_are_more_exact(seed, bits):
     x = bf16(np.random.default_rng(seed).standard_normal((20, 64)))

@@ -109,7 +109,7 @@ def test_equation_1_motion_is_the_length_of_the_vector_in_pixels():
 
 
 @given(seed=st.integers(0, 10**6), grid=st.integers(1, 9), rule=st.sampled_from(RULES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equation_3_blocks_are_resampled_to_patches(seed, grid, rule):
     """Against a picture of pixels, blown up so that patches end between its pixels."""
     rng = np.random.default_rng(seed)
@@ -154,7 +154,7 @@ def test_blocks_may_reach_over_the_edge_of_the_picture():
 
 
 @given(st.integers(-40, 40), st.integers(-40, 40), st.integers(0, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_equation_4_in_quarter_pixels_is_a_comparison_of_integers(dx, dy, quarters):
     blocks = np.array([(0, 0, 16, 16, dx, dy, 0)], BLOCK)
     for rule in ("centre", "max"):
@@ -272,7 +272,7 @@ def test_tokens_kept_of_real_clips(clip, kept):
 
 
 @given(seed=st.integers(0, 10**6), group=st.sampled_from([1, 2, 4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_groups_are_complete(seed, group):
     mask = np.random.default_rng(seed).random((8, 8)) < 0.1
     tokens = group_complete(mask, group)
@@ -559,7 +559,7 @@ def test_full_recomputation_is_the_plain_decoder():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_equation_5_a_rotated_key_is_the_key_of_its_new_position(seed, corrections):
     """Within BF16: a half unit, 2^-8 of the pair's length, for the first key, each correction and the new key."""
     rng = np.random.default_rng(seed)

@@ -73,7 +73,7 @@ def by_buckets(tokens, score, length, budget, top):
     return sorted(kept)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sets(st.integers(0, 60), min_size=1), st.integers(1, 30), st.integers(0, 30), st.integers(0, 5))
 def test_bucketed_by_definition(places, budget, top, seed):
     tokens = np.array(sorted(places))
