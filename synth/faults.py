@@ -15,7 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import product
@@ -35,7 +35,7 @@ BATCH = 64  # faults that go to ABC at once
 CONFLICTS = 20_000  # of the SAT solver, before it leaves a fault undecided
 SHIFTS = 8  # one of so many random patterns has `scan_enable` 1
 _CONSTANTS = ("0", "1", "x", "z")
-_STATE, _OPEN, _NEXT = "a state", "an open clock", "the next state"  # names that no pin has
+_STATE, _OPEN, _NEXT, _OUT = "a state", "an open clock", "the next state", "outside"  # names that no pin has
 _covers: dict[tuple, str] = {}
 Net = int | str  # a net of the netlist, or what has none: a flip-flop's state, a clock gate's opening
 
@@ -49,11 +49,11 @@ class Fault(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A function of nets. out : the net that it drives, None if it goes out · pins : so many first inputs are pins"""
+    """A function of nets. out : the net that it drives, or `_OUT` · pins : so many first inputs are pins"""
 
     run: Callable[..., int]
     into: tuple[Net, ...]
-    out: Net | None
+    out: Net
     pins: int
 
 
@@ -107,16 +107,19 @@ def _compiled(function: Callable[[Any], Any], pins: list[str]) -> Callable[..., 
 def _functions(gate: Gate) -> dict[str, tuple[Callable[[Any], Any], list[str]]]:
     """What a cell computes, by output pin, and of what. A register's clock passes if `_OPEN` is 1."""
 
+    coming = gate.next_state
+
     def with_state(env: dict) -> dict:
         return env | {gate.state[0]: env[_STATE], gate.state[1]: ~env[_STATE]}
 
-    def captured(env: dict) -> Any:
-        return (gate.next_state(with_state(env)) & env[_OPEN]) | (env[_STATE] & ~env[_OPEN])
-
     if gate.gate:
         return {_OPEN: (gate.open, gate.inputs)}
-    if gate.next_state is None:
+    if coming is None:
         return {p: (function, gate.inputs) for p, function in gate.outputs.items()}
+
+    def captured(env: dict) -> Any:
+        return (coming(with_state(env)) & env[_OPEN]) | (env[_STATE] & ~env[_OPEN])
+
     outs = {p: (lambda env, f=f: f(with_state(env)), [_STATE]) for p, f in gate.outputs.items()}
     return outs | {_NEXT: (captured, [*gate.inputs, _STATE, _OPEN])}
 
@@ -139,19 +142,19 @@ class Netlist:
             own[_OPEN] = f"open {name}" if gate.gate else opened.get(own.get(gate.clock, ""), "1")
             for (of, p), (run, into) in pure.items():
                 if of == kind and (p == _NEXT or p in own):
-                    shown = None if p == _NEXT else own[p]
+                    shown = _OUT if p == _NEXT else own[p]
                     nodes.append(_Node(run, tuple(own[q] for q in into), shown, sum(q in gate.inputs for q in into)))
         going = [bits for direction, bits in netlist["ports"].values() if direction == "output"]
         for _, pins in netlist["memories"].values():
             going += [bits for p, bits in pins.items() if p != "RD_DATA" and not p.endswith("_CLK")]
-        nodes += [_Node(lambda m, a: a, (bit,), None, 1) for bits in going for bit in bits]
-        driver = {node.out: i for i, node in enumerate(nodes) if node.out is not None}
+        nodes += [_Node(lambda m, a: a, (bit,), _OUT, 1) for bits in going for bit in bits]
+        driver = {node.out: i for i, node in enumerate(nodes) if node.out != _OUT}
         before = {i: {driver[net] for net in node.into if net in driver} for i, node in enumerate(nodes)}
         self.nodes = [nodes[i] for i in TopologicalSorter(before).static_order()]
-        self.driver = {node.out: i for i, node in enumerate(self.nodes) if node.out is not None}
+        self.driver = {node.out: i for i, node in enumerate(self.nodes) if node.out != _OUT}
         self.readers: dict[Net, list[int]] = defaultdict(list)
         for i, node in enumerate(self.nodes):
-            for net in set(node.into):
+            for net in dict.fromkeys(node.into):
                 self.readers[net].append(i)
         self.inputs = [net for net in self.readers if net not in driver and net not in _CONSTANTS]
         (self.enable,) = netlist["ports"][ENABLE][1]
@@ -163,33 +166,14 @@ class Netlist:
         """Every net for the patterns in the bits of `given`, of which `mask` has as many ones."""
         values = given | {net: mask * (net == "1") for net in _CONSTANTS}
         for run, into, out, _ in self.nodes:
-            if out is not None:
-                values[out] = run(mask, *[values[net] for net in into])
+            values[out] = run(mask, *[values[net] for net in into])
         return values
 
     def seen(self, fault: Fault, values: dict[Net, int], mask: int) -> int:
         """Patterns that detect a fault; `values` are those without it. It stops at the first output that differs."""
-        wrong: dict[Net, int] = {}
-        waiting: list[int] = []
-
-        def put(net: Net | None, value: int, good: int) -> int:
-            if value == good or net is None:
-                return value ^ good
-            wrong[net] = value
-            for i in self.readers[net]:
-                heapq.heappush(waiting, i)
-            return 0
-
         stuck = mask * fault.value
-        if fault.pin < 0:
-            put(fault.at, stuck, values[fault.at])
-        else:
-            run, into, out, _ = self.nodes[int(fault.at)]
-            own = [values[net] for net in into]
-            good = run(mask, *own)
-            own[fault.pin] = stuck
-            if found := put(out, run(mask, *own), good):
-                return found
+        wrong = {fault.at: stuck} if fault.pin < 0 else {}
+        waiting = list(self.readers[fault.at]) if fault.pin < 0 else [int(fault.at)]
         last = -1
         while waiting:
             i = heapq.heappop(waiting)
@@ -197,25 +181,25 @@ class Netlist:
                 continue
             last = i
             run, into, out, _ = self.nodes[i]
-            good = values[out] if out is not None else run(mask, *[values[net] for net in into])
-            if found := put(out, run(mask, *[wrong.get(net, values[net]) for net in into]), good):
-                return found
+            own = [wrong.get(net, values[net]) for net in into]
+            if fault.pin >= 0 and i == fault.at:
+                own[fault.pin] = stuck
+            good = run(mask, *[values[net] for net in into]) if out == _OUT else values[out]
+            differ = run(mask, *own) ^ good
+            if differ and out == _OUT:
+                return differ
+            if differ:
+                wrong[out] = good ^ differ
+                for reader in self.readers[out]:
+                    heapq.heappush(waiting, reader)
         return 0
 
     def question(self, fault: Fault) -> str:
         """BLIF whose output is 1 if its inputs detect a fault. An input is `i` and a place in `inputs`."""
-        touched, todo = set(), [int(fault.at)] if fault.pin >= 0 else list(self.readers[fault.at])
-        while todo:
-            if (i := todo.pop()) not in touched:
-                touched.add(i)
-                out = self.nodes[i].out
-                todo += [] if out is None else self.readers[out]
+        first = list(self.readers[fault.at]) if fault.pin < 0 else [int(fault.at)]
+        touched = _reached(first, lambda i: self.readers.get(self.nodes[i].out, ()))
+        needed = _reached(touched, lambda i: [self.driver[net] for net in self.nodes[i].into if net in self.driver])
         changed = {self.nodes[i].out for i in touched}
-        needed, todo = set(), list(touched)
-        while todo:
-            if (i := todo.pop()) not in needed:
-                needed.add(i)
-                todo += [self.driver[net] for net in self.nodes[i].into if net in self.driver]
         number = {net: f"i{i}" for i, net in enumerate(self.inputs)}
         number |= {net: f"n{i}" for net, i in self.driver.items()} | {net: f"c{net}" for net in _CONSTANTS}
         ins = [number[net] for i in needed for net in self.nodes[i].into if net not in self.driver]
@@ -234,12 +218,22 @@ class Netlist:
             lines.append(_cover(run, [number[net] for net in into], f"n{i}"))
             if i in touched:
                 lines.append(_cover(run, [wrong(i, k, net) for k, net in enumerate(into)], f"n{i}w"))
-                if out is None:
+                if out == _OUT:
                     lines.append(f".names n{i} n{i}w d{i}\n10 1\n01 1")
                     differ.append(f"d{i}")
         lines.append(f".names {' '.join(differ)} z")
         lines += ["-" * i + "1" + "-" * (len(differ) - 1 - i) + " 1" for i in range(len(differ))]
         return "\n".join([*lines, ".end\n"])
+
+
+def _reached(first: Iterable[int], after: Callable[[int], Iterable[int]]) -> set[int]:
+    """Nodes that come after the first ones, and these."""
+    found, todo = set(), list(first)
+    while todo:
+        if (i := todo.pop()) not in found:
+            found.add(i)
+            todo += after(i)
+    return found
 
 
 def _cover(run: Callable[..., int], names: list[str], out: str) -> str:
@@ -262,7 +256,7 @@ def coverage(netlist: dict, library: Library, seed: int = 0) -> Coverage:
 
     def missed(faults: list[Fault], given: dict[Net, int], n: int) -> list[Fault]:
         mask = (1 << n) - 1
-        values = circuit.values(given, mask)
+        values = circuit.values({net: bits & mask for net, bits in given.items()}, mask)
         return [fault for fault in faults if not circuit.seen(fault, values, mask)]
 
     left = circuit.faults
@@ -285,9 +279,9 @@ def coverage(netlist: dict, library: Library, seed: int = 0) -> Coverage:
             given = drawn(BATCH)
             for i, test in enumerate(tests):
                 given |= {net: given[net] & ~(1 << i) | value << i for net, value in test.items()}
-            if wrong := missed(tested, given, BATCH):
+            if wrong := missed(tested, given, len(tests)):
                 raise SynthError(f"{wrong[0]}: the solver's pattern does not detect it; tell the authors of OpenVRex")
-            left, undecided = missed(left, given, BATCH), missed(undecided, given, BATCH)
+            left, undecided = (missed(faults, given, len(tests)) for faults in (left, undecided))
             patterns += len(tests)
     by_sat = len(circuit.faults) - by_random - untestable - len(undecided)
     return Coverage(len(circuit.faults), by_random, by_sat, untestable, len(undecided), sum(ROUNDS), patterns)

@@ -116,7 +116,7 @@ def _values(gate: Gate, roles: tuple[str, ...], out: str) -> list[int]:
         if gate.next_state:
             state = gate.next_state(env)
             env = {gate.state[0]: state, gate.state[1]: ~state}
-        values.append(gate.outputs[out](env) & 1)
+        values.append(int(gate.outputs[out](env)) & 1)
     return values
 
 

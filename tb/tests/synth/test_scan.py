@@ -132,7 +132,7 @@ def shifted(top: str, found: scan.Scan, library, pattern: list[int], folder) -> 
     (folder / "t.v").write_text(models(library, kinds) + text)
     (folder / "main.cpp").write_text(MAIN)
     command = ["verilator", "--cc", "--exe", "--build", "-Wno-fatal", "-Wno-lint", "--top-module", top]
-    command += ["--prefix", "Vtop", "-CFLAGS", "-O0", "t.v", "main.cpp"]
+    command += ["--prefix", "Vtop", "-CFLAGS", "-O0", "-MAKEFLAGS", "VM_PARALLEL_BUILDS=0", "t.v", "main.cpp"]
     built = subprocess.run(command, cwd=folder, env=verilator_env(), check=False, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     words = " ".join(map(str, pattern))
