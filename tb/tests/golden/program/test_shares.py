@@ -56,10 +56,7 @@ class Counted:
 def issues(m: SystemMap, core: int, stage: str, group: int) -> list[Issue]:
     """The instructions of a core's stage, after those before it in its phase, without those that are skipped."""
     plan = m.plans[core][0]
-    given = m.start(core, 0, group, clusters=CLUSTERS, fetched=FETCHED) | {
-        int(LEVEL): CLUSTERS,
-        int(Register.ENTRIES): FETCHED,
-    }
+    given = m.start(core, 0, group, clusters=CLUSTERS, fetched=FETCHED) | {int(LEVEL): CLUSTERS, int(Register.ENTRIES): FETCHED}
     registers = register_values(given)
     names = [s.name for s in plan.stages]
     out: list[Issue] = []
