@@ -88,15 +88,20 @@ def parasitics(top: str, netlist: dict, library: Library, nets: dict[int, str], 
     return spef(top, {net: (wire, pins[net]) for net, wire in named.items()})
 
 
-def verilog(top: str, netlist: dict) -> tuple[str, dict[str, str], dict[int, str]]:
-    """A flat netlist as structural Verilog, the original name of each of its instances and ports, its nets' names."""
-    ports = {f"p{i}" if n != CLOCK else n: (n, d, bits) for i, (n, (d, bits)) in enumerate(netlist["ports"].items())}
+def verilog(top: str, netlist: dict, named: bool = False) -> tuple[str, dict[str, str], dict[int, str]]:
+    """A flat netlist as structural Verilog, the original name of each of its instances and ports, its nets' names.
+
+    `named`: ports keep their names, else they are `p0`, `p1` and so on.
+    """
+    own = {n: n if named or n == CLOCK else f"p{i}" for i, n in enumerate(netlist["ports"])}
+    ports = {own[n]: (n, d, bits) for n, (d, bits) in netlist["ports"].items()}
     for i, (memory, (parameters, pins)) in enumerate(netlist["memories"].items()):
         if "0" in parameters["RD_CLK_ENABLE"]:
             raise SynthError(f"{top}: {memory} is read without a clock; OpenSTA is given clocked memories only")
         for pin, bits in pins.items():
             if not pin.endswith("_CLK"):
-                ports[f"m{i}_{pin}"] = (f"{memory} {pin}", "input" if pin == "RD_DATA" else "output", bits)
+                start = re.sub(r"\W", "_", memory) if named else f"m{i}"
+                ports[f"{start}_{pin}"] = (f"{memory} {pin}", "input" if pin == "RD_DATA" else "output", bits)
     lines = [f"  {direction} [{len(bits) - 1}:0] {port};" for port, (_, direction, bits) in ports.items() if bits]
     names = {port: name for port, (name, *_) in ports.items()}
     nets: dict[int, str] = {}

@@ -201,6 +201,15 @@ def _layout(reports: list[tuple[str, dict]]) -> dict:
     return out
 
 
+def _scan(reports: list[tuple[str, dict]]) -> dict:
+    """The scan chains and faults of each unit, by library."""
+    out: dict[str, dict] = {}
+    for library, report in reports:
+        own = {k: v for k, v in report.items() if k not in ("preset", "assignments", "unit", "effort")}
+        out.setdefault(library, {})[report["unit"]] = own
+    return out
+
+
 def _power(reports: list[tuple[str, dict]]) -> dict:
     """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library.
 
@@ -282,6 +291,7 @@ LATENCY = 60  # cycles of memory
 CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 TIMED = "--effort speed --target 900"
+SCANNED = ("hcu", "cluster_set", "table_port")
 LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 BATCHES = (1, 2, 4, 16)  # streams
@@ -372,6 +382,9 @@ MEASURED = {
         ("hcu", "cluster_set", "table_port"),
         _layout,
         ("amaranth", "pycde", "pyosys", *layout.PACKAGES, "sta"),
+    ),
+    "scan": Result(
+        tuple((library, f"size scan {unit} --chains 4") for library in LIBRARIES for unit in SCANNED), SCANNED, _scan
     ),
     "area": Result(tuple((library, "size table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(

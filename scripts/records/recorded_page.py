@@ -49,6 +49,13 @@ TABLES = {
         "m1, m2 and so on. KLayout finds open and touching nets in the metal.",
         synthesis_results.routing,
     ),
+    "Scan chains": Table(
+        "scan",
+        "Units of `core` in area mode with four chains: 4,096 random patterns, then those that SAT finds. Faults are "
+        "pins of cells and ports, clock pins excepted. The embedded library has no scan flip-flop, so multiplexers "
+        "stand in.",
+        synthesis_results.scan_by_library,
+    ),
     "Area by library": Table(
         "area",
         "A core in mm² at 14 nm, area mode. Each % is of the core in the column before it, brackets hold the low and "

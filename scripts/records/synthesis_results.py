@@ -78,6 +78,28 @@ def routing(known: dict) -> str:
     return table([*heads, "path by OpenSTA, ps", "with wires", "from, to with wires"], rows)
 
 
+def scan(known: dict) -> str:
+    """The table of scan chains by the embedded library."""
+    rows = []
+    for name, u in known["scan"]["embedded"].items():
+        kge = f"{u['kge_without']:.2f}, {u['kge']:.2f}"
+        counts = (f"{u[k]:,}" for k in ("faults", "untestable"))
+        rows.append([name, f"{u['flip_flops']:,}", kge, *counts, f"{100 * u['coverage']:.2f}"])
+    return table(["unit", "flip-flops", "kGE, with scan", "faults", "untestable", "covered, %"], rows)
+
+
+def scan_by_library(known: dict) -> str:
+    """The table of scan chains by three libraries."""
+    rows = []
+    for library, units in known["scan"].items():
+        for name, u in units.items():
+            kge = (f"{u['kge_without']:.2f}", f"{u['kge']:.2f}", f"{100 * (u['kge'] / u['kge_without'] - 1):.1f}")
+            counts = (f"{u[k]:,}" for k in ("length", "faults", "by_random", "by_sat", "untestable", "undetected"))
+            rows.append([library, name, *kge, *counts, f"{u['sat_patterns']:,}"])
+    head = ["library", "unit", "kGE", "with scan", "% more", "longest chain", "faults", "by random patterns", "by SAT"]
+    return table([*head, "untestable", "undetected", "patterns of SAT"], rows)
+
+
 def area(known: dict) -> str:
     """The areas of Table III with the embedded library."""
     own = known["area"]["embedded"]["rows"]
@@ -193,6 +215,7 @@ def _powers(own: dict, others: list[dict]) -> list[str]:
 BLOCKS: dict[str, Callable[[dict], str]] = {
     "clock": clock,
     "layout": layout,
+    "scan": scan,
     "area": area,
 }
 

@@ -59,7 +59,7 @@ def prove(unit: str, params: object, edit: Callable[[dict], None] = lambda _: No
         edit(done["netlist"])
         graph = Graph()
         inputs: dict[Name, Literal] = {}
-        one, other = (_Side(name, x, gates, graph, inputs) for x in (plain, gated))
+        one, other = (Side(name, x, gates, graph, inputs) for x in (plain, gated))
         mine, theirs = one.taken(), other.taken()
         if lost := mine.keys() ^ theirs.keys():
             raise UnequalError(f"{name}: only one side has {sorted(lost)[:3]}")
@@ -90,7 +90,7 @@ class Literal:
         return (self & ~other) | (~self & other)
 
 
-class _Side:
+class Side:
     """A mapped netlist in a graph.
 
     modules : netlists of all modules, for the directions of a leaf's pins
