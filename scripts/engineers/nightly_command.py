@@ -22,6 +22,7 @@ from openvrex.scripts.progress import Spinner
 
 FOLDER = Path("build/nightly")
 PASSED = FOLDER / "passed.txt"  # tests that need not run again
+RED = FOLDER / "red.txt"  # tests that have failed since the tests began or went on
 STOPS = 300  # seconds until a part that was told to end is killed
 SINGLE = "hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter"
 JOINED = "dre lxe core dre_ip core_ip"
@@ -64,6 +65,8 @@ def command(
         console.print_json(found)
     else:
         console.out.print(nights.seen(found))
+        for test in RED.read_text().splitlines() if RED.is_file() else ():
+            console.note(f"red: {test}")
     if any(part["end"] == "failed" for part in night["parts"].values()):
         raise typer.Exit(1)
 
@@ -74,7 +77,7 @@ def begun() -> dict:
     with suppress(OSError, ValueError, KeyError):
         if (night := json.loads(file.read_text()))["commit"] == now["commit"] and "edited" not in now["commit"]:
             return night
-    for old in (PASSED, *FOLDER.glob("*.xml")):
+    for old in (PASSED, RED, *FOLDER.glob("*.xml")):
         old.unlink(missing_ok=True)
     return {**now, "parts": {}}
 
@@ -90,8 +93,10 @@ def words(name: str, record: bool) -> list[str]:
 
 
 def played(night: dict, name: str, line: list[str], minutes: float | None) -> None:
-    """Runs a part by its command line and notes its end: passed, failed or stopped."""
+    """Runs a part by its command line and notes its end: passed, failed (as is a stop behind a red test) or stopped."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if name == "tests":
+        RED.unlink(missing_ok=True)
     began, part = time.monotonic(), night["parts"].setdefault(name, {"seconds": 0.0})
     with (FOLDER / f"{name}.log").open("ab") as log:
         run = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -108,5 +113,7 @@ def played(night: dict, name: str, line: list[str], minutes: float | None) -> No
             if isinstance(e, KeyboardInterrupt):
                 raise
         finally:
+            if name == "tests" and RED.is_file():
+                part["end"] = "failed"
             part["seconds"] += time.monotonic() - began
             write_atomically(FOLDER / "night.json", json.dumps(night, indent=1))

@@ -39,9 +39,12 @@ def pytest_addoption(parser):
 
 
 def pytest_runtest_logreport(report):
-    """Note a test that has passed, or that skips. Workers of pytest-xdist send their reports to one process."""
-    if NIGHT and (report.skipped or (report.when == "call" and report.passed)):
-        with NIGHT[0].open("a") as file:
+    """Note a test that has passed, or that skips, and beside it, in `red.txt`, one that fails.
+
+    Workers of pytest-xdist send their reports to one process.
+    """
+    if NIGHT and (report.failed or report.skipped or report.when == "call"):
+        with (NIGHT[0].with_name("red.txt") if report.failed else NIGHT[0]).open("a") as file:
             file.write(f"{report.nodeid}\n")
 
 

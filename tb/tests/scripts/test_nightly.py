@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from openvrex.scripts.blocks import nights
 from openvrex.scripts.engineers import nightly_command
 from openvrex.tb.library.runner import ROOT
+from tb.tests import conftest
 from tb.tests.commands import tried
 
 LINES = {
@@ -16,6 +18,7 @@ LINES = {
     "coverage": "raise SystemExit(1)",
     "proofs": "import time; time.sleep(60)",
     "equality": "raise SystemExit(2)",
+    "tests": "open('build/nightly/red.txt', 'w').write('one\\n'); import time; time.sleep(60)",
 }
 
 
@@ -53,6 +56,12 @@ def test_a_part_stops_and_goes_on(night):
     assert json.loads((nightly_command.FOLDER / "night.json").read_text())["parts"]["proofs"]["seconds"] > before > 0
 
 
+def test_a_stop_does_not_hide_a_red_test(night):
+    run = tried("dev", "nightly", "tests", "--minutes", "0.05")
+    assert (run.exit_code, run.stderr) == (1, "tests\nnote: red: one\n")
+    assert json.loads((nightly_command.FOLDER / "night.json").read_text())["parts"]["tests"]["end"] == "failed"
+
+
 def test_another_commit_or_an_edited_one_begins_anew(night, monkeypatch):
     ends("stress")
     for commit in ("b", "b, edited", "b, edited"):
@@ -69,6 +78,15 @@ def test_tests_that_have_passed_do_not_run_again(tmp_path):
     codes = [subprocess.run(line, cwd=ROOT, capture_output=True, check=False).returncode for _ in range(2)]
     assert codes == [0, pytest.ExitCode.NO_TESTS_COLLECTED]
     assert file.read_text().count("\n") == 1
+    assert not file.with_name("red.txt").exists()
+
+
+def test_a_test_that_fails_is_noted_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "NIGHT", [tmp_path / "passed"])
+    for nodeid, when, failed in (("one", "call", False), ("two", "call", True), ("three", "setup", True)):
+        report = SimpleNamespace(nodeid=nodeid, when=when, failed=failed, skipped=False)
+        conftest.pytest_runtest_logreport(report)
+    assert ((tmp_path / "passed").read_text(), (tmp_path / "red.txt").read_text()) == ("one\n", "two\nthree\n")
 
 
 def test_the_page_has_the_nights_that_are_kept(tmp_path, monkeypatch):
