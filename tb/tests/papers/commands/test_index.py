@@ -41,11 +41,11 @@ def test_costs_by_hand(tmp_path):
     assert resv["wtu"] == pytest.approx(40 * 6 * 9000 / 16 * cycle)
     assert resv10["reads"] == pytest.approx(10 * resv["reads"])
     # a budget: 64 blocks at any length; 9 bytes a token and head. 64 trees take 512 tokens: 64 pages. The loader hands
-    # on a word of codes in 9 cycles, and a word of a mean, once read, to 64 or 32 trees. The DPE takes 40 rows by 8
+    # on a word of codes in 9 cycles, and each word of two means, of two beats, to its trees. The DPE takes 40 rows by 8
     # tokens and the two words of a mean, the VPE the products, the rows folded into one word, and that word.
     assert pages["reads"] == pages10["reads"] == 64 * 8 * 32
     assert pages["held"] == pages["read"] == pytest.approx(15000 * 9 * 8 * 32)
-    assert pages["load"] == pytest.approx((32 * 9 + 2 * (64 + 32 + 2)) / 512 * 15000 * cycle)
+    assert pages["load"] == pytest.approx((32 * 9 + 2 * 2 * 2) / 512 * 15000 * cycle)
     assert pages["dpe"] == pytest.approx(40 * (8 + 2) / 512 * 15000 * cycle)
     assert pages["vpe"] == pytest.approx((40 * 9 + 39 + 1) / 512 * 15000 * cycle)
     assert pages["wtu"] == pytest.approx(6 * 15000 / 8 / 16 * cycle)
