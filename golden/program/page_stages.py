@@ -180,10 +180,9 @@ class PageCompiler(CodeCompiler):
             at, left = base, rows
             while left > 1:
                 half = left // 2
-                last = {"c": int(BANK), "addr_c": at + left - half}
-                self.vector(
-                    half, op=VectorOp.MAX, a=BANK, addr_a=at, **last, write=Bank.A | Bank.C, addr_d=last["addr_c"]
-                )
+                to = at + left - half  # the lower half goes into the upper one, out of the next step's way
+                larger = {"op": VectorOp.MAX, "a": BANK, "addr_a": at, "c": BANK, "addr_c": to}
+                self.vector(half, **larger, write=Bank.A | Bank.C, addr_d=to)
                 at, left = at + half, left - half
                 yield
             self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, at)

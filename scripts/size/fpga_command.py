@@ -8,8 +8,8 @@ from openvrex.golden.function_params import check
 from openvrex.hdl import emit, emit_cache
 from openvrex.scripts import console
 from openvrex.scripts.progress import Bar
-from openvrex.scripts.size.mapped_units import print_table, units_of
-from openvrex.synth import flow, fpga, table3
+from openvrex.scripts.size.mapped_units import UNITS, print_table, units_of
+from openvrex.synth import flow, fpga
 from openvrex.synth.liberty import SynthError
 
 
@@ -17,8 +17,7 @@ def command(
     unit: Annotated[
         str,
         typer.Argument(
-            help=f"One of {', '.join((*emit.UNITS, *table3.BLOCKS))}, or a folder of `vrex generate`. The units "
-            "inside of it are listed too."
+            help=f"One of {', '.join(UNITS)}, or a folder of `vrex generate`. The units inside of it are listed too."
         ),
     ] = "dre",
     preset: console.Preset = "core",
@@ -34,8 +33,7 @@ def command(
     placed: dict[str, fpga.Placed] = {}
     errors = []
     unit, chosen, generated = console.chosen(unit, preset, assign)
-    valid = (*emit.UNITS, *table3.BLOCKS)
-    check(unit in valid, "unit", unit, f"must be one of {', '.join(valid)}")
+    check(unit in UNITS, "unit", unit, f"must be one of {', '.join(UNITS)}")
     check(device in fpga.DEVICES, "--device", device, f"must be one of {', '.join(fpga.DEVICES)}")
     with Bar() as progress:
         for name in progress.track([unit] if generated else units_of(unit), description=f"{device}: place and route"):

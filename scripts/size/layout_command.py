@@ -10,11 +10,9 @@ from openvrex.hdl import emit, emit_cache
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.size import mapped_units
-from openvrex.scripts.size.mapped_units import print_table
-from openvrex.synth import flow, layout, table3
+from openvrex.scripts.size.mapped_units import UNITS, print_table
+from openvrex.synth import flow, layout
 from openvrex.synth.liberty import SynthError
-
-UNITS = (*emit.UNITS, *table3.BLOCKS)
 
 
 def command(

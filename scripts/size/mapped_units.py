@@ -19,11 +19,12 @@ from openvrex.synth import flow, table3
 from openvrex.synth.liberty import SynthError
 
 CORE = "core"  # its units side by side
+UNITS = (*emit.UNITS, *table3.BLOCKS)  # with parameters of their own
 
 
 def valid() -> list[str]:
     """What can be mapped."""
-    return [*emit.UNITS, *table3.BLOCKS, *emit.BESIDE, CORE]
+    return [*UNITS, *emit.BESIDE, CORE]
 
 
 Liberty = Annotated[

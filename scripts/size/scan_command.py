@@ -13,8 +13,7 @@ from openvrex.hdl import emit, emit_cache
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.size import mapped_units
-from openvrex.scripts.size.layout_command import UNITS
-from openvrex.scripts.size.mapped_units import print_table
+from openvrex.scripts.size.mapped_units import UNITS, print_table
 from openvrex.synth import faults, flow, opensta, scan
 from openvrex.synth.liberty import SynthError
 
