@@ -158,10 +158,12 @@ class DotFormat(Parameters):
 
     n: int = parameter(64, "products of a chunk: n_w of the hardware")
     window: int = parameter(24, "bits of an aligned product; a product is 16 bits wide", low=16, high=32)
+    halves: bool = parameter(False, "a sum can be the larger of those of a chunk's halves")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(1 <= self.n <= 1024, "n_w", self.n, "must be 1 to 1024")
+        check(not self.halves or self.n % 2 == 0, "n_w", self.n, "must be even, to have halves")
 
     @property
     def sum_bits(self) -> int:

@@ -404,14 +404,19 @@ class DpeParams(Parameters):
         32, "words of n_w weights a tree: 256 KB in all", low=1, high=SIZE, power_of_two="addresses wrap"
     )
     x_depth: int = parameter(512, "words of n_w activations: 64 KB", low=1, high=SIZE, power_of_two="addresses wrap")
+    halves: bool = parameter(False, "a sum can be the larger of those of a word's halves", optional=True)
     protect: str = parameter(
         "none", "check bits of the memories, for 8 bits of weights, a word of activations", **PROTECT
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        self.dot  # noqa: B018 - checks the rest
+
     @property
     def dot(self) -> DotFormat:
         """The function that the trees compute."""
-        return DotFormat(self.n_w, self.window)
+        return DotFormat(self.n_w, self.window, self.halves)
 
     @property
     def w_addr_bits(self) -> int:
@@ -518,7 +523,7 @@ class CoreParams(Parameters):
         least = max(4, lanes)
         reason = f"must be at least {least} with lxe.weights: a scale and a minimum, and a word of 8-bit weights"
         check(not self.lxe.weights or self.lxe.bus_bytes >= least, "bus_bytes", self.lxe.bus_bytes, reason)
-        options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest, self.lxe.weights
+        options = self.lxe.to_register, self.lxe.codes, self.dre.hcu.newest, self.lxe.weights, d.halves
         out = LxeFormat(*sizes, v.score, v.features, *options)
         assert not self.lxe.codes or out.code_words  # checks that codes fit words
         return out
@@ -770,7 +775,7 @@ def _parse(name: str, word: str) -> object:
 # Th_hd 7, raw hash bits, ratio 0.3. All else is as in `core`.
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
 # What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
-_PAGES = "wtu.budget=true lxe.codes=18 hcu.newest=true kvmu.kept=512"
+_PAGES = "wtu.budget=true lxe.codes=18 dpe.halves=true hcu.newest=true kvmu.kept=512"
 _FOUR = "lxe.weights=true kvmu.kv4_group=32"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow

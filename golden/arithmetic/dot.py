@@ -6,6 +6,7 @@ exponents e = ea + eb and the product of 8-bit significands p = ma * mb. The pro
 * Chunk: E is the largest e among the products that are not zero, or 0 if all are zero. The DPE aligns each product to
   floor(p * 2^(window - 16) / 2^(E - e)), a number of `window` bits. It adds them with their signs to an exact
   integer S. The unit of S is 2^(E - 252 - window).
+  Of `halves`, S is the larger of the sums of the first and the last n / 2 products.
 * Row: the accumulator is an integer whose unit is that of an exponent divisible by 8. It takes S * 2^(E mod 8), which
   has the unit of E - (E mod 8). If the units differ, the larger wins, and the other side is shifted right by a
   multiple of 8, rounding down.
@@ -20,10 +21,12 @@ Error bound, relative to the row's sum of magnitudes:
 The integer sum is exact under two conditions: all chunks have the same E div 8, and no product is more than
 window - 16 binades below the largest of its chunk.
 
-NaN, infinity and zero follow `golden.arithmetic.numerics.matmul`. A sum of zero is +0.
+NaN, infinity and zero follow `golden.arithmetic.numerics.matmul`; those of both halves count. A sum of zero is +0.
 
 Source: V-Rex section V-A (the DPE's MAC trees); the fused form is this project's own (`docs/decisions.md`).
 """
+
+from functools import reduce
 
 import numpy as np
 
@@ -36,12 +39,16 @@ _PRODUCTS = 1 << 21  # products held in memory at once
 _EMPTY = -4096  # stands for the exponent of a zero
 
 
-def dot(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
+def dot(a: np.ndarray, b: np.ndarray, fmt: DotFormat, halves: bool = False) -> np.ndarray:
     """Dot products of each row of `a` [R, K] with each row of `b` [C, K] (BF16) as the DPE computes them, FP32 [R, C].
 
-    Empty rows (K = 0) give +0. Raises `ParamError` if rows of `a` and `b` differ in length or exceed 1,024 chunks.
+    halves : take the larger sum of each chunk's halves instead of their sum; needs `fmt.halves`
+
+    Empty rows (K = 0) give +0. Raises `ParamError` if rows of `a` and `b` differ in length or exceed 1,024 chunks, or
+    for halves that the format lacks.
     """
     length = a.shape[1]
+    check(fmt.halves or not halves, "halves", halves, "must be false: the format has none")
     check(length == b.shape[1], "K", (length, b.shape[1]), "rows of both operands must be equally long")
     check(length <= CHUNKS * fmt.n, "K", length, f"must be at most {CHUNKS} chunks of {fmt.n}")
     a, b = flush(a), flush(b)
@@ -50,22 +57,26 @@ def dot(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
         return out
     step = max(1, _PRODUCTS // (len(b) * min(fmt.n, length)))
     for r in range(0, len(a), step):
-        out[r : r + step] = _rows(a[r : r + step], b, fmt)
+        out[r : r + step] = _rows(a[r : r + step], b, fmt, halves)
     return out
 
 
-def chunk(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> tuple[np.ndarray, np.ndarray]:
+def chunk(a: np.ndarray, b: np.ndarray, fmt: DotFormat, halves: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The sum S and the exponent E of one chunk, int64 [R, C] each.
 
-    `a` [R, k] and `b` [C, k] are finite BF16 numbers without subnormals, k at most `fmt.n`.
+    `a` [R, k] and `b` [C, k] are finite BF16 numbers without subnormals, k at most `fmt.n`. halves : as of `dot`
     """
     top = np.maximum((_exponents(a)[:, None] + _exponents(b)[None]).max(axis=2), 0)
     products = a.astype(np.float64)[:, None] * b.astype(np.float64)[None]
     np.ldexp(products, (252 + fmt.window - top)[..., None], out=products)
-    return np.trunc(products, out=products).sum(axis=2).astype(np.int64), top.astype(np.int64)
+    np.trunc(products, out=products)
+    middle = fmt.n // 2
+    parts = (products[..., :middle], products[..., middle:]) if halves else (products,)
+    total = reduce(np.maximum, [part.sum(axis=2) for part in parts])
+    return total.astype(np.int64), top.astype(np.int64)
 
 
-def _rows(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
+def _rows(a: np.ndarray, b: np.ndarray, fmt: DotFormat, halves: bool) -> np.ndarray:
     """`dot` of flushed operands of at least one column."""
     with np.errstate(invalid="ignore"):
         special = a.astype(np.float64) @ b.astype(np.float64).T  # finite sums cannot overflow in float64
@@ -75,7 +86,7 @@ def _rows(a: np.ndarray, b: np.ndarray, fmt: DotFormat) -> np.ndarray:
     total = np.zeros((len(a), len(b)), np.int64)  # accumulators
     block = np.zeros_like(total)  # exponents of their units, in steps of 2^BLOCK_BITS
     for k in range(0, a.shape[1], fmt.n):
-        s, e = chunk(a[:, k : k + fmt.n], b[:, k : k + fmt.n], fmt)
+        s, e = chunk(a[:, k : k + fmt.n], b[:, k : k + fmt.n], fmt, halves)
         s, e = s << (e & (1 << BLOCK_BITS) - 1), e >> BLOCK_BITS
         larger = np.maximum(block, e)
         total = (total >> _shift(larger - block)) + (s >> _shift(larger - e))

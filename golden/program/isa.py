@@ -90,11 +90,12 @@ class LxeFormat:
     codes: int = 0  # numbers of a key's code that LOAD expands into W; 0: none
     newest: bool = False  # keys that STORE sends to the HCU may look at its newest clusters alone
     weights: bool = False  # LOAD can expand 4-bit weights into W
+    halves: bool = False  # MUL can take the larger sum of a word's halves
 
     @property
     def dot(self) -> DotFormat:
         """The format of the DPE's dot products."""
-        return DotFormat(self.lanes, self.window)
+        return DotFormat(self.lanes, self.window, self.halves)
 
     @property
     def vector(self) -> VectorFormat:
@@ -272,6 +273,7 @@ PAYLOAD: dict[Opcode, dict[str, int]] = {
         "x_step": 12,  # words from the start of a row to the start of the next
         "start": 1,
         "end": 1,
+        "halves": 1,
     },
     Opcode.VECTOR: {"source": 1, **VECTOR},
     Opcode.STORE: _TRANSFER,
@@ -308,6 +310,8 @@ class Instruction:
     tiles 0 to `tiles` of weights; tile t is the words of W from w + t * (chunks + 1). Each row and tile give one result
     word: the dot products of the row with the tile's words in every tree. Tiles are innermost. The last word of a row
     has keep + 1 numbers. `start` begins the sums and `end` hands out the results (`golden.arithmetic.dot`).
+    With `halves`, on an LXE with `dpe.halves`, a word's sum is the larger of those of its halves, the same in all MULs
+    of a sum.
     """
 
     op: Opcode

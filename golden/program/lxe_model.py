@@ -170,7 +170,7 @@ class Lxe:
         self.registers = register_values(dict(enumerate(self.registers)) | (registers or {}))
         self._queues = [Words(f"the queue of {q.name} words", self.fmt.lanes) for q in Queue]
         self._out = Words("the VPE's output", self.fmt.lanes)
-        self._sum: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
+        self._sum: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, int]] = []
         counts = [0] * SEMAPHORES
         execute = {
             Opcode.LOAD: self._load,
@@ -289,7 +289,7 @@ class Lxe:
         if not (i["start"] and i["end"]):
             return self._carry(i, x, w, known)
         self._open(i)
-        self._give(dot(x.view(BF16), w.view(BF16), self.fmt.dot), known)
+        self._give(dot(x.view(BF16), w.view(BF16), self.fmt.dot, bool(i["halves"])), known)
         return rows * tiles
 
     def _carry(self, i: Issue, x: np.ndarray, w: np.ndarray, known: np.ndarray) -> int:
@@ -299,7 +299,10 @@ class Lxe:
         elif not self._sum:
             raise i.error("goes on with a sum (start=0), but none has begun: set start=1 in its first MUL")
         pad = (0, 0), (0, -x.shape[1] % self.fmt.lanes)
-        self._sum.append((i.pc, np.pad(x, pad), np.pad(w, pad), known))
+        self._sum.append((i.pc, np.pad(x, pad), np.pad(w, pad), known, i["halves"]))
+        first = self._sum[0][4]
+        if i["halves"] != first:
+            raise i.error(f"goes on with the sum of instruction {self._sum[0][0]}: set halves={first} as there")
         parts = [np.concatenate([part[k] for part in self._sum], axis=1) for k in (1, 2)]
         if parts[0].shape[1] > CHUNKS * self.fmt.lanes:
             chunks = parts[0].shape[1] // self.fmt.lanes
@@ -308,7 +311,7 @@ class Lxe:
             return 0
         known = np.logical_and.reduce([part[3] for part in self._sum])
         self._sum = []
-        self._give(dot(parts[0].view(BF16), parts[1].view(BF16), self.fmt.dot), known)
+        self._give(dot(parts[0].view(BF16), parts[1].view(BF16), self.fmt.dot, bool(i["halves"])), known)
         return 1
 
     def _open(self, i: Issue) -> None:

@@ -23,6 +23,7 @@ class PageIndex:
 
     coded : memory holds codes, which LOAD expands; then `coding` says how a program writes them
     places : codes in a word of weights, a power of two
+    shifts : words of activations of a row: one for each place, or for one in each half of a word (`fmt.halves`)
     size : numbers of 16 bits that a token has in `codes`
     period : words of a key · page, mean : tokens of a page, and those that share a mean
     turned : rows that `turn` works on at once
@@ -42,6 +43,7 @@ class PageIndex:
         self.places = own.places if self.coded else min(own.places, params.page)
         reason = f"must be at least {self.places}, codes of a word of W"
         check(self.places <= params.page, "page", params.page, reason)
+        self.shifts = self.places // 2 if fmt.halves and self.places > 1 else self.places
         self.size = own.code_bytes // 2 if self.coded else n // self.places
         self.period = size // n
         step = n * params.page
@@ -53,9 +55,9 @@ class PageIndex:
         rows = shape.rows
         reason = f"makes {rows} rows, more than depth = {fmt.depth}: take fewer"
         check(rows <= fmt.depth, "tokens", shape.tokens, reason)
-        need = rows * (self.places + self.period)
+        need = rows * (self.shifts + self.period)
         check(need <= fmt.x_depth, "tokens", shape.tokens, f"needs {need} words of X: take fewer, or raise x_depth")
-        room = (fmt.depth - 2 * self.places) // max(2, self.places)  # of bank B
+        room = (fmt.depth - 2 * self.shifts) // max(2, self.shifts)  # of bank B
         room = min(fmt.depth // 3, room, fmt.x_depth // 2 // self.period)
         self.turned = max(d for d in divisors(rows) if d <= room)
         if self.coded:
@@ -68,25 +70,25 @@ class PageIndex:
         arrays: list[tuple[str, tuple[int, ...], Any]] = [
             ("codes", (s.kv_heads, pages * self.page, self.size), BF16),
             ("means", (s.kv_heads, pages * self.page // self.mean, s.head_size), BF16),
-            ("turn_weight", (s.kv_heads, self.places * n, s.head_size), BF16),
-            ("ones", (2 * self.places, n), BF16),
+            ("turn_weight", (s.kv_heads, self.shifts * n, s.head_size), BF16),
+            ("ones", (2 * self.shifts, n), BF16),
         ]
         for array in arrays + (self.coding.arrays(s.kv_heads, s.head_size) if self.coded else []):
             table.add(*array)
         work.add("row_sums", (rows, 2, n), np.float32)
-        work.add("turned", (rows, self.places, n), BF16)
+        work.add("turned", (rows, self.shifts, n), BF16)
         work.add("ranks", (s.kv_heads, pages), np.float32)
 
     def constants(self, matrices: KeyMatrices) -> dict[str, np.ndarray]:
         """The arrays of the table by name that a model's layer has once."""
         n, width = self.fmt.lanes, self.fmt.lanes // self.places
-        turn = np.zeros((self.shape.kv_heads, self.places * n, self.shape.head_size), BF16)
-        ones = np.zeros((2 * self.places, n), BF16)
+        turn = np.zeros((self.shape.kv_heads, self.shifts * n, self.shape.head_size), BF16)
+        ones = np.zeros((2 * self.shifts, n), BF16)
         for place in range(self.places):
-            at = place * n + place * width
-            turn[:, at : at + self.numbers] = matrices.query
+            k, first = place % self.shifts, place * width
+            turn[:, k * n + first : k * n + first + self.numbers] = matrices.query
             for half in range(2):
-                ones[2 * place + half, place * width + self.numbers + half] = 1
+                ones[2 * k + half, first + self.numbers + half] = 1
         return {"turn_weight": turn, "ones": ones} | (self.coding.constants(matrices) if self.coded else {})
 
     def pack(self, numbers: np.ndarray, gains: np.ndarray) -> np.ndarray:

@@ -20,6 +20,11 @@ every row by one token of each page at once:
     place 1   x = [ 0                                | numbers of the row, less its sum ]   tokens 1, 3, 5, 7
               w = [ code of token 0, 1, 1            | code of token 1, 1, 1           ]   word 0 of the page's tree
 
+With `dpe.halves` a MUL multiplies the codes of both halves of a word and gives the larger score, so one word of
+activations serves both places:
+
+    shift 0   x = [ numbers of the row, less its sum | numbers of the row, less its sum ]   tokens 0 and 1, 2 and 3, ...
+
 So the maxima over a page's tokens are maxima of words: the VPE keeps one word for each row in bank C, replaces it by
 the larger of it and the next products, adds the rows' products with the mean, and folds the rows into one word, whose
 lanes are the pages. Nothing goes to memory but that word. A page takes page / places words of W of a tree.
@@ -29,9 +34,10 @@ the tokens.
 
 For `lanes` pages with R rows, K = ceil(head_size / lanes) and m means, the engines take at least
 
-    W port   lanes * (page / places) + K * m        DPE   R * (page + K)        VPE   R * (page + 2)
+    W port   lanes * (page / places) + K * m        DPE   R * (page / h + K)        VPE   R * (page / h + 2)
 
-cycles: at `core`, with 64 lanes, pages of 8, R = 40 rows and a head of 64 numbers 256 + 2, 360 and 400 for 512 tokens.
+cycles, h = 2 with halves, else 1: at `core`, with 64 lanes, pages of 8, R = 40 rows and a head of 64 numbers 256 + 2,
+200 and 240 for 512 tokens.
 Where a loader has no `lxe.codes`, means take K * lanes * (m + 1) / 2 on the W port. While a step's maxima are taken,
 the step before is folded, if a bank has room for both: 3 R / 2 words. From the bus come
 lanes * page / (places * many) words of codes, and as many words of means as on the W port.
@@ -99,27 +105,27 @@ class PageCompiler(CodeCompiler):
     def turn_queries(self) -> None:
         """Store the activations of each row for the codes, one word for each place."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
-        period, places, rows = p.index.period, p.index.places, p.index.turned
-        ones = self.fmt.depth - 2 * places  # where bank B holds ones in the lanes of the halves of a row's sum
-        self.take(p["ones"], 0, 2 * places, Bank.B, ones)
+        period, shifts, rows = p.index.period, p.index.shifts, p.index.turned
+        ones = self.fmt.depth - 2 * shifts  # where bank B holds ones in the lanes of the halves of a row's sum
+        self.take(p["ones"], 0, 2 * shifts, Bank.B, ones)
         for first in range(0, s.kv_heads * s.rows, rows):
             w_at, x_at = self.turn()
-            weight = first // s.rows * places * n * s.head_size
+            weight = first // s.rows * shifts * n * s.head_size
             head = {"step": period}
-            self.load(p["turn_weight"], weight, places * n, period, s.head_size, LoadTo.W, (FREE,), to=w_at, **head)
+            self.load(p["turn_weight"], weight, shifts * n, period, s.head_size, LoadTo.W, (FREE,), to=w_at, **head)
             self.load(p["q"], first * s.head_size, rows, period, s.head_size, LoadTo.X, (), (FULL,), to=x_at, **head)
-            for place in range(places):
-                self.part(w_at + place * period, x_at, rows, period, place == 0, place == places - 1)
+            for k in range(shifts):
+                self.part(w_at + k * period, x_at, rows, period, k == 0, k == shifts - 1)
             self.less_logarithm(first)
-            for place in range(places):
-                at = place * rows
+            for k in range(shifts):
+                at = k * rows
                 self.vector(rows, a=STREAM, wide=1, post=Post.ROUND, write=Bank.C, addr_d=at)
                 for half in range(2):  # of the sum, in bank A
                     word = {"a": int(BANK), "addr_a": half * rows, "c": int(BANK), "addr_c": at}
-                    one = {"b": int(BANK), "addr_b": ones + 2 * place + half, "span_b": 0}
+                    one = {"b": int(BANK), "addr_b": ones + 2 * k + half, "span_b": 0}
                     result = {"write": Bank.B if half else Bank.C, "addr_d": at}
                     self.vector(rows, **word, **one, **result)
-                self.give(p["turned"], (first * places + place) * n, 1, at, rows=rows, stride=places * n)
+                self.give(p["turned"], (first * shifts + k) * n, 1, at, rows=rows, stride=shifts * n)
 
     def less_logarithm(self, first: int) -> None:
         """The sums of the rows from number `first`, negative, to bank A: words of their upper halves, then the lower.
@@ -138,7 +144,7 @@ class PageCompiler(CodeCompiler):
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""
         s, p, own, n = self.shape, self.plan, self.plan.index, self.fmt.lanes
         rows, period, words = s.rows, own.period, own.page // own.places
-        query = rows * own.places  # word of X where the queries begin
+        query = rows * own.shifts  # word of X where the queries begin
         means = n * own.page // own.mean
         self.fence(Opcode.MUL, signal=(QUERIES,))
         self.load(p["turned"], g * query * n, 1, query, 0, LoadTo.X, (QUERIES,))
@@ -161,10 +167,11 @@ class PageCompiler(CodeCompiler):
 
         def score(i: int, before: Iterator[None]) -> None:
             w_at = self.half_of(i)
-            for token in range(own.page):
-                word, place = divmod(token, own.places)
-                self.part(w_at + word, place, rows, 1, token == 0, False, own.places)
-                larger = {"op": VectorOp.MAX, "c": int(BANK)} if token else {}
+            for k in range(words * own.shifts):
+                word, shift = divmod(k, own.shifts)
+                halves = int(own.shifts < own.places)
+                self.part(w_at + word, shift, rows, 1, k == 0, False, own.shifts, halves=halves)
+                larger = {"op": VectorOp.MAX, "c": int(BANK)} if k else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
                 next(before, None)
             deque(before, 0)
@@ -224,11 +231,13 @@ class PageCompiler(CodeCompiler):
                     load(i + 1)
                     score(i, fold(i - 1))
 
-    def part(self, w: int, x: int, rows: int, chunks: int, first: bool, last: bool, x_step: int = 0) -> None:
+    def part(
+        self, w: int, x: int, rows: int, chunks: int, first: bool, last: bool, x_step: int = 0, halves: int = 0
+    ) -> None:
         """MUL of one tile as one of several on a half of W; `first` and `last` of them wait and signal for it."""
         size = {"rows": rows - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1, "x_step": x_step or chunks}
         hands = semaphores((FULL,) if first else (), (FREE,) if last else ())
-        self._emit(Opcode.MUL, w=w, x=x, **size, start=1, end=1, **hands)
+        self._emit(Opcode.MUL, w=w, x=x, **size, start=1, end=1, halves=halves, **hands)
 
 
 class PagePlan(Plan):

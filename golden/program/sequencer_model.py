@@ -283,6 +283,7 @@ def _check_extents(i: Issue, fmt: LxeFormat) -> None:
             single or bool(i["start"] and i["end"]),
             "a sum over several MULs (start=0 or end=0) needs one row and one tile",
         )
+        need(fmt.halves or not i["halves"], "halves: this DPE takes sums of whole words only: set dpe.halves=true")
     elif i.op == Opcode.VECTOR:
         need(i["words"] <= fmt.depth, f"words {i['words']} does not fit: at most the {fmt.depth} of a bank")
         for name in ("addr_a", "addr_b", "addr_c", "addr_d"):

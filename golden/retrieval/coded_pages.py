@@ -19,7 +19,8 @@ whole, and what a block fetches does not grow with the cache.
 7. Sum of a row: the logarithm of its softmax weights over the resident tokens (`resident_sum`), FP32. Its negative is
    the sum of two BF16 numbers: rounded, and the rest rounded (`halves`).
 8. Score of a key for a row: the product of the row's numbers with the key's, which are multiplied by the gain and
-   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers.
+   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers. A DPE with
+   `halves` aligns the products of two tokens as one chunk, and gives the larger score (`golden.arithmetic.dot`).
 9. Score of a page: for each row the largest of its tokens', plus the row's product with the mean by attention's scale
    rounded to BF16, in one FMA; then the largest over the rows of the KV head.
 10. The candidates are the pages with a token that is not resident. The score codes of their scores by `SHARPNESS`
@@ -35,13 +36,14 @@ Source: this project (docs/papers/recall.md). Codes of keys in a rotated basis a
 a score from Quest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, reduce
 from math import sqrt
 from pathlib import Path
 
 import numpy as np
 
+from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.elementwise import exp, reciprocal
 from openvrex.golden.arithmetic.numerics import BF16, flush, to_bf16
 from openvrex.golden.arithmetic.vector import Sum, flush_fp32, fma, larger, order, smaller
@@ -183,11 +185,30 @@ class CodedKeys:
             x = np.concatenate([turned, halves(-total)], axis=1)
             means = scores(rows, self.means[g], 1, fmt)[:, 0].repeat(p.mean // p.page, axis=1)
             keys = with_ones(expanded(self.numbers[g], self.gains[g])).reshape(-1, p.page, p.numbers + 2)
-            best = scores(x[:, None], keys[:, 0], 1, fmt)[:, 0]
-            for token in range(1, p.page):
-                best = larger(scores(x[:, None], keys[:, token], 1, fmt)[:, 0], best)
+            best = reduce(larger, (self._products(x, keys[:, tokens]) for tokens in self.together))
             out[g] = reduce(larger, fma(means, np.broadcast_to(scale, means.shape), best))
         return out
+
+    @property
+    def together(self) -> list[list[int]]:
+        """The tokens of a page whose products the DPE finds at once, in its order: one, or one in each half of a word.
+
+        A word of W holds the codes of adjacent tokens.
+        """
+        page, fmt = self.params.page, self.fmt
+        places = min(page, CodeWords(fmt.n, self.params.numbers).places) if fmt and fmt.halves else 1
+        if places == 1:
+            return [[token] for token in range(page)]
+        half = places // 2
+        return [[word + k, word + k + half] for word in range(0, page, places) for k in range(half)]
+
+    def _products(self, x: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """The larger of the products of rows `x` [R, n] with each page's tokens, `keys` [pages, 1 or 2, n]; FP32."""
+        if keys.shape[1] == 1:
+            return scores(x[:, None], keys[:, 0], 1, self.fmt)[:, 0]
+        assert self.fmt  # exact products are found one by one
+        own = replace(self.fmt, n=2 * x.shape[1])
+        return dot(np.concatenate([x, x], axis=1), keys.reshape(len(keys), -1), own, halves=True)
 
     def choose(self, q: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Tokens that are fetched for the queries, [kv_heads, length] bool; arguments as `page_scores`."""

@@ -79,7 +79,7 @@ class Normaliser(wiring.Component):
         nan, infinite, minus = special2
         m.d.comb += final.eq(at + rounded[24])
         huge = Signal()
-        m.d.comb += huge.eq(infinite | (final >= 255))
+        m.d.comb += huge.eq(infinite | ((final >= 255) & fine[-1]))  # a sum of zero is not huge
         body = Signal(31, name="body")
         with m.If(nan):
             m.d.comb += body.eq(0x7FC00000)

@@ -54,6 +54,8 @@ class DotTree(wiring.Component):
     exponents : In(`exponents_layout`) : activations of the chunk, one cycle after `r_en`
     significands : In(`significands_layout`) : the same, two cycles after `r_en`
     first, last : In(1) : with `r_en`: first and last chunk of a row
+    halves : In(1), if `p.halves` : with `r_en`: the chunk's sum is the larger of those of its first and last n_w / 2
+        products, which are aligned as one chunk
     o : Out(32), o_en : Out(1) : FP32 of a row, `LATENCY` cycles after the `r_en` of its last chunk
 
     Latency: 12 cycles (`LATENCY`).
@@ -75,6 +77,7 @@ class DotTree(wiring.Component):
                 "r_addr": In(p.w_addr_bits),
                 "first": In(1),
                 "last": In(1),
+                **({"halves": In(1)} if p.halves else {}),
                 "exponents": In(exponents_layout(p)),
                 "significands": In(significands_layout(p)),
                 "o": Out(32),
@@ -89,7 +92,8 @@ class DotTree(wiring.Component):
         exponents, significands = self._memories(m, valid[1])
         race = self._race(m, exponents, valid[1])
         products = self._multiply(m, significands, race, valid[2])
-        total5 = self._add(m, *self._align(m, products, valid[3]), valid)
+        rows, ones3 = self._align(m, products, valid[3])
+        total5 = self._larger(m, rows, ones3, valid) if p.halves else self._add(m, rows, ones3, valid)
         top5 = _later(m, "top_", products.top2, valid[3:6])
         block, chunk7, down_row6 = self._meet(m, total5, top5, valid, first[6])
         row, flags8 = self._accumulate(m, chunk7, down_row6, products, valid, first[8])
@@ -194,9 +198,10 @@ class DotTree(wiring.Component):
         shift_bits = bits_for(w + 1)  # all ones: nothing is left of a product
         top_fine = comb(m, "top_fine", x.top2[:FINE])
         ones, rows = [], []
-        for i in range(0, n, GROUP):
+        part = n // 2 if self.p.halves else n
+        for i in [first + k for first in range(0, n, part) for k in range(0, part, GROUP)]:
             terms = []
-            for j in range(i, min(n, i + GROUP)):
+            for j in range(i, min(i // part * part + part, i + GROUP)):
                 down = comb(m, f"down{j}", top_fine - x.fine2[j])  # signed: one below may have larger fine bits
                 lost = comb(m, f"lost{j}", ~x.near2[j] | (x.below2[j] & ~down[-1]))
                 shift = comb(m, f"shift{j}", Cat(down[:FINE] | lost.replicate(FINE), lost), shift_bits)
@@ -218,6 +223,25 @@ class DotTree(wiring.Component):
             for name, value, width in (("a4", pair[0], sum_bits), ("b4", pair[1], sum_bits), ("one4", left[0], 1))
         )
         return reg(m, "total5", (a4 + b4 + one4)[:sum_bits], when=valid[5])
+
+    def _larger(self, m: Module, rows: list[Value], ones3: Signal, valid: list[Value]) -> Signal:
+        """The cycles of `_add` for each half. Cycle 5 adds the halves, or compares them and takes the larger."""
+        sum_bits, n = self.p.dot.sum_bits, self.p.n_w // 2
+        weights = Const(-(n << self.p.window) & ((1 << sum_bits) - 1), sum_bits)  # weight of a half's sign bits
+        sums = []
+        for k, side in enumerate(("low", "high")):
+            own, ones = (v[k * len(v) // 2 : (k + 1) * len(v) // 2] for v in (rows, list(ones3)))
+            pair, left = carry_save(m, [*own, weights], ones, sum_bits, side)
+            terms = [*pair, *left]
+            kept = [
+                reg(m, f"{side}{j}_4", v, min(len(v), sum_bits), when=valid[4]) for j, v in enumerate(terms)
+            ]
+            sums.append(comb(m, side, sum(kept[1:], kept[0])[:sum_bits]))
+        low, high = sums
+        halves5 = _later(m, "halves_", self.halves, valid[:5])
+        both = comb(m, "both", (low + (high ^ halves5.replicate(sum_bits)) + halves5)[:sum_bits])
+        larger = Mux(both[-1], high, low)
+        return reg(m, "total5", Mux(halves5, larger, both), when=valid[5])
 
     def _meet(
         self, m: Module, total5: Signal, top5: Signal, valid: list[Value], first6: Value

@@ -37,10 +37,11 @@ def command_layout(p: DpeParams) -> data.StructLayout:
     A row is `chunks` + 1 words, the last one of `keep` + 1 numbers; a tile is as many words of every tree. Tiles follow
     each other from word `w`. Each row goes through all tiles before the next one. `start` begins a sum with every row
     and tile; without it the sum before goes on. `end` gives a result after every row and tile. Addresses wrap.
+    With `halves`, if `p.halves`, a word's sum is the larger of those of its halves.
     """
     counts = {"chunks": p.x_addr_bits, "tiles": p.w_addr_bits, "rows": p.x_addr_bits, "keep": bits_for(p.n_w)}
     at = {"w": p.w_addr_bits, "x": p.x_addr_bits, "x_step": p.x_addr_bits}
-    return data.StructLayout({**at, **counts, "start": 1, "end": 1})
+    return data.StructLayout({**at, **counts, "start": 1, "end": 1, **({"halves": 1} if p.halves else {})})
 
 
 def result_layout(p: DpeParams) -> data.StructLayout:
@@ -242,6 +243,7 @@ class Dpe(Unit):
         """Registers the fields of the issued chunk that the trees need."""
         return _Started(
             w_word1=reg(m, "w_word1", step.w_word, when=step.issue),
+            halves1=reg(m, "halves1", step.command.halves, when=step.issue) if self.p.halves else None,
             first1=reg(m, "first1", step.first, reset_less=False),
             gives1=reg(m, "gives1", give.gives, reset_less=False),
             done1=reg(m, "done1", step.done, reset_less=False),
@@ -272,6 +274,7 @@ class Dpe(Unit):
                 tree.last.eq(started.gives1),
                 tree.exponents.eq(shared[0]),
                 tree.significands.eq(shared[1]),
+                *([tree.halves.eq(started.halves1)] if self.p.halves else []),
             ]
 
     def _results(self, m: Module, trees: list[object], last: Signal) -> Value:
@@ -330,6 +333,7 @@ class _Started(NamedTuple):
     """The chunk of the cycle before."""
 
     w_word1: Signal
+    halves1: Signal | None  # if there are halves
     first1: Signal
     gives1: Signal
     done1: Signal

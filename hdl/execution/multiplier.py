@@ -63,6 +63,9 @@ class Multiplier(wiring.Component):
         names = ("w", "x", "x_step", "chunks", "tiles", "rows", "keep")
         # The DPE's fields have fewer bits; a single row has no step.
         beyond = [i[n][command[n].width :].any() & (i.rows.any() if n == "x_step" else 1) for n in names]
+        # Bits of the sum; a DPE without halves has only whole words'.
+        bits = [n for n in ("start", "end", "halves") if n in command.members]
+        beyond += [i.halves] if not d.halves else []
         m.d.comb += [
             bad.eq(self.i.valid & ~i.skip & Cat(beyond).any()),
             self.fault.eq(bad & ~failed),
@@ -85,5 +88,5 @@ class Multiplier(wiring.Component):
         with m.If(~waits | self.c.ready):
             m.d.sync += waits.eq(self.i.valid & self.i.ready & ~i.skip)
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [self.c.payload[n].eq(i[n]) for n in (*names, "start", "end")]
+            m.d.sync += [self.c.payload[n].eq(i[n]) for n in (*names, *bits)]
         return m

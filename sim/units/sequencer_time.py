@@ -183,7 +183,7 @@ def _decoded(word: int) -> tuple[Instruction, dict]:
     if i.op in (Opcode.LOAD, Opcode.STORE):
         own: dict = {k: i[k] for k in ("target", "wide", "rows", "words", "stride", "to", "step")}
     elif i.op == Opcode.MUL:
-        own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end")}
+        own = {k: i[k] for k in ("w", "x", "rows", "tiles", "chunks", "keep", "x_step", "start", "end", "halves")}
     elif i.op == Opcode.RETRIEVE:
         own = {k: i[k] for k in ("action", "rows", "to", "level", "shift")}
     else:

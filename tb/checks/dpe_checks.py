@@ -23,6 +23,8 @@ SIZES = {
     "row": DpeParams(n_h=1, n_w=9, w_depth=4, x_depth=4, window=32),
     "ragged": DpeParams(n_h=3, n_w=3, w_depth=8, x_depth=2, window=16),
     "wide": DpeParams(n_h=2, n_w=17, w_depth=2, x_depth=8, window=28),
+    "halves": DpeParams(n_h=2, n_w=18, w_depth=4, x_depth=8, window=24, halves=True),
+    "pair": DpeParams(n_h=1, n_w=2, w_depth=2, x_depth=4, window=16, halves=True),
 }
 
 
@@ -49,7 +51,8 @@ def traffic(p: DpeParams, seed: int, phases: int) -> Traffic:
         alike = 0 if columns else int(rng.integers(0, p.n_h + 1))
         for first in range(0, len(weights) * bool(alike), p.n_h):
             weights[first : first + alike] = weights[first]
-        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns, alike)
+        halves = p.halves and bool(rng.integers(0, 2))
+        t.phase(weights, operands(rng, other, rows, length), rng, splits, gap, columns, alike, halves)
     return t
 
 
@@ -125,6 +128,18 @@ def check_chunks_far_from_each_other(exponents):
     t.phase(np.tile(values, (TINY.n_h, 1)), values[None, :])
     assert {v for beat in t.wants for v in beat["data"]} == {int(np.float32(TINY.n_w * 2.0**120).view(np.uint32))}
     assert t.run(emitted(TINY), 1)["beats"] == t.wants
+
+
+def check_a_sum_of_zero_is_zero(size):
+    """Products beyond FP32 cancel; and of a negative half and none the larger is zero."""
+    p = SIZES[size]
+    t, huge = Traffic(p), np.full((p.n_h, p.n_w), 2.0**120)
+    rows = np.resize([1.0, -1.0], (1, p.n_w)) * huge[:1]
+    for weights, own, halves in ((huge, rows, False), (huge[:, : p.n_w // 2], -huge[:1, : p.n_w // 2], True)):
+        if p.halves or not halves:
+            t.phase(to_bf16(weights), to_bf16(own), halves=halves)
+    assert not any(v for beat in t.wants for v in beat["data"])
+    assert t.run(emitted(p), 1)["beats"] == t.wants
 
 
 def check_reset_in_flight(reset_at):

@@ -28,13 +28,15 @@ class Traffic:
         gap: int = 0,
         columns: bool = False,
         alike: int = 0,
+        halves: bool = False,
     ) -> None:
         """Add a product: `rows` [R, K] times `weights` [tiles * trees, K]. With more `splits`, each row takes that many
         commands.
 
         Phases alternate between the halves of the memories; a phase that needs more than a half runs alone. `gap` words
         lie between two rows. With `columns` the weights are written column by column. Of each tile, the first `alike`
-        trees have the same weights, which are written to all of them at once, behind those of the others.
+        trees have the same weights, which are written to all of them at once, behind those of the others. With `halves`
+        a word's sum is the larger of those of its halves.
         """
         p, half = self.p, len(self.phases) % 2
         n, chunks = p.n_w, -(-rows.shape[1] // p.n_w)
@@ -91,9 +93,11 @@ class Traffic:
                     c.append(
                         {**addr, "chunks": int(b - a) - 1, "rows": 0, "keep": keep if b == chunks else n - 1, **ends}
                     )
+        if halves:
+            c = [{**command, "halves": 1} for command in c]
         self.commands += c
         self.overruns += sum(self._wraps(command) for command in c)
-        want = dot(rows, weights, p.dot).reshape(-1, p.n_h)
+        want = dot(rows, weights, p.dot, halves).reshape(-1, p.n_h)
         lasts = [int(splits > 1 or r == len(want) - 1) for r in range(len(want))]
         self.wants += [{"data": v, "last": z} for v, z in zip(want.view(np.uint32).tolist(), lasts, strict=True)]
         fits = tiles * chunks <= p.w_depth // 2 and step * len(rows) <= p.x_depth // 2

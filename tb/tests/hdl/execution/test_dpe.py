@@ -34,7 +34,7 @@ from openvrex.tb.library.operands import KINDS, operands
 from openvrex.tb.library.runner import ROOT
 from tb.tests.by_day import by_day
 
-EACH = by_day(SIZES, "tiny", "one", "ragged")
+EACH = by_day(SIZES, "tiny", "one", "ragged", "halves")
 
 
 @pytest.mark.parametrize("size", EACH)
@@ -113,6 +113,7 @@ def bins(t: Traffic) -> set[str]:
         hit |= {"tiles"} if c.get("tiles") else {"one_tile"}
         hit |= {"apart"} if c.get("x_step", 0) > c["chunks"] + 1 else set()
         hit |= {"ragged"} if c["keep"] < p.n_w - 1 else {"whole"}
+        hit |= {"halves"} if c.get("halves") else {"whole_words"} if p.halves else set()
         hit |= {"goes_on"} if not c["start"] else set()
         hit |= {"stays_open"} if not c["end"] else set()
         hit |= {"wraps"} if c["x"] + (c["rows"] + 1) * (c["chunks"] + 1) > p.x_depth else set()
@@ -123,6 +124,7 @@ def bins(t: Traffic) -> set[str]:
             hit |= {"zero"} if bits == 0 else {"negative"} if bits >> 31 else {"positive"}
     for k, phase in enumerate(t.phases):
         hit |= {"columns"} if phase["w"][0].get("column") else {"weights_by_row"}
+        hit |= {"to_many_trees" for beat in phase["w"] if beat.get("upto") and beat["tree"]}
         a = np.array([beat["data"] for beat in phase["w"]], np.uint16)
         e = a.astype(int) >> 7 & 0xFF
         hit |= {"subnormal"} if ((e == 0) & (a & 0x7F > 0)).any() else set()
@@ -136,14 +138,14 @@ def bins(t: Traffic) -> set[str]:
 BINS = {
     *("one_chunk", "chunks", "one_row", "rows", "ragged", "whole", "goes_on", "stays_open", "nan", "infinity0"),
     *("infinity1", "zero", "negative", "positive", "subnormal", "dead_chunk", "far_apart", "near", "overlaps"),
-    *("tiles", "one_tile", "apart", "columns", "weights_by_row", "wraps", "waits_for_all"),
+    *("halves", "whole_words", "to_many_trees", "tiles", "one_tile", "apart", "columns", "weights_by_row", "wraps", "waits_for_all"),
 }
 
 
 def test_coverage(record_property):
     """The traffic of `test_equals_golden` and of rows that wrap reaches every bin."""
     hit = bins(wrapping()).union(
-        *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "one", "ragged") for seed in (1, 2, 3))
+        *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "one", "ragged", "halves") for seed in (1, 2, 3))
     )
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
