@@ -78,16 +78,17 @@ class Normaliser(wiring.Component):
         final = Signal(shape, name="final")
         nan, infinite, minus = special2
         m.d.comb += final.eq(at + rounded[24])
-        huge = Signal()
+        huge, normal = Signal(), Signal()
         m.d.comb += huge.eq(infinite | ((final >= 255) & fine[-1]))  # a sum of zero is not huge
+        m.d.comb += normal.eq((at >= 1) & fine[-1])
         body = Signal(31, name="body")
         with m.If(nan):
             m.d.comb += body.eq(0x7FC00000)
         with m.Elif(huge):
             m.d.comb += body.eq(0x7F800000)
-        with m.Elif((at >= 1) & fine[-1]):
+        with m.Elif(normal):
             m.d.comb += body.eq(Cat(rounded[:23], final[:8]))
-        m.d.comb += self.y.eq(reg(m, "y", Cat(body, minus & ~nan & body.any()), when=self.load[2]))
+        m.d.comb += self.y.eq(reg(m, "y", Cat(body, minus & ~nan & (huge | normal)), when=self.load[2]))
         return m
 
     def _left(self, m: Module, x: Signal, steps: list[int]) -> tuple[Signal, Cat]:

@@ -7,7 +7,6 @@ from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.arithmetic.packed_weights import GROUPS, Packing, Rule
 from openvrex.golden.program.isa import SEMAPHORES, LoadTo
-from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.hdl.bus.axi import Bursts, address_layout, error_layout, read_layout, rows_layout, word_beats
 from openvrex.hdl.execution.code_expander import CodeExpander
 from openvrex.hdl.execution.dpe import activation_layout, weight_layout
@@ -19,6 +18,14 @@ from openvrex.hdl.params import CoreParams, bits_for
 from openvrex.hdl.unit import Unit
 
 
+def code_slice(p: CoreParams) -> tuple[int, int]:
+    """The fewest beats that hold whole words of W of codes, and how many words: a LOAD of codes takes them at once."""
+    own = p.lxe_format().code_words
+    size = own.places * own.code_bytes
+    beats = max(1, size // p.lxe.bus_bytes)
+    return beats, beats * p.lxe.bus_bytes // size
+
+
 class Loader(Unit):
     """Executes LOADs: reads rows of words in bursts, and sends each word to its scratchpad or to the VPE.
 
@@ -28,8 +35,9 @@ class Loader(Unit):
     word can go.
 
     With `lxe.codes`, a LOAD to W with `wide` reads words of codes, a word a row: each goes to W as `CodeWords.many`
-    words, expanded, a cycle each. Those of all rows fill tree after tree, `words` words of each. And a row of one word
-    with stride 0 is read once: its word goes to all its trees in one cycle.
+    words, expanded, a cycle each. They go beat by beat, if a beat holds a whole one (`code_slice`). Those of all rows
+    fill tree after tree, `words` words of each. And a row of one word with stride 0 is read once: its word goes to all
+    its trees in one cycle.
 
     With `lxe.weights`, a LOAD to W with `wide` and a stride of 1 to 7 reads adjacent words of 4-bit or 8-bit weights
     (`golden.arithmetic.packed_weights`), whose words of W go as those of codes do. The loader holds a word of scales,
@@ -86,6 +94,7 @@ class Loader(Unit):
         self.codes = p.lxe_format().code_words if p.lxe.codes else None
         self.packs = p.lxe.weights
         self.parts = p.lxe.codes > 0 or self.packs  # words may go to W part after part
+        self.slice_beats, self.slice_words = code_slice(p) if self.codes else (1, 0)
         # Words of W of a beat of 4-bit weights, 2 or more; of 8-bit ones half as many.
         self.many = 2 * p.lxe.bus_bytes // p.dpe.n_w if self.packs else 0
         super().__init__(
@@ -108,7 +117,10 @@ class Loader(Unit):
     def timing(p: CoreParams) -> dict[str, str]:
         """Formulas for the manifest."""
         beats = word_beats(p)
-        codes = f"{p.lxe_format().code_words.many + beats - 1} a word of codes, " if p.lxe.codes else ""
+        codes = ""
+        if p.lxe.codes:
+            some, words = code_slice(p)
+            codes = f"{beats // some * (words + some - 1)} a word of codes, "
         many = 2 * p.lxe.bus_bytes // p.dpe.n_w
         lost = " or ".join(str(1 + max(0, beats - n)) for n in (many, many // 2))
         scales = f"1 a word of W of 4-bit or 8-bit weights and {lost} a word of scales, "
@@ -122,7 +134,7 @@ class Loader(Unit):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p, self.codes, self.many)
+        asked, at, out = _Bursts(p), _Work(p, self.beats), _Out(p, max(self.slice_words, self.many))
         bursts = m.submodules.bursts = Bursts(p, joined=True)
         queue = m.submodules.queue = SyncFIFO(width=_work_layout(p).size, depth=p.lxe.queue)
 
@@ -226,11 +238,16 @@ class Loader(Unit):
         if self.parts:
             with m.If(work.coded):  # each part finds its own place
                 m.d.comb += at.outside.eq(work.bad | (at.scales & at.last) if self.packs else work.bad)
-        if self.packs:
+            own = at.beat[: (self.slice_beats - 1).bit_length()]  # the beat's number in its slice of codes
             m.d.comb += [
-                at.early.eq(at.scales & ~at.whole & ~at.first),  # the words in hand need scales of the last beat
-                at.loads.eq(Mux(work.packed, ~at.scales, at.whole)),
+                at.place.eq(Mux(work.coded, own, at.beat)),
+                at.loads.eq(Mux(work.coded, own.all() if len(own) else 1, at.whole)),
             ]
+        if self.packs:
+            # The words in hand need scales of the last beat.
+            m.d.comb += at.early.eq(at.scales & ~at.whole & ~at.first)
+            with m.If(work.packed):  # each beat of weights goes to the first places
+                m.d.comb += [at.place.eq(0), at.loads.eq(~at.scales)]
 
     def _take(self, m: Module, at: "_Work", out: "_Out") -> None:
         """Takes a beat if its word has a place, or drops it after `stop`."""
@@ -257,7 +274,7 @@ class Loader(Unit):
             at.whole.eq(at.beat == Mux(work.wide, 2 * self.beats - 1, self.beats - 1)),
             out.fills.eq(takes & self.r.valid & ~error),
             passes.eq(works & work.skip & out.free),
-            out.loads.eq((out.fills & (at.loads if self.packs else at.whole)) | passes),
+            out.loads.eq((out.fills & (at.loads if self.parts else at.whole)) | passes),
             out.finish.eq((out.fills & at.whole & at.last) | passes),
             self.done.valid.eq(out.taken & word.last),
             self.done.signal.eq(word.signal),
@@ -269,14 +286,12 @@ class Loader(Unit):
         word, work = out.out, at.work
         beat = self.r.payload.data
         with m.If(out.fills):
-            if not self.packs:
-                m.d.sync += out.numbers.word_select(at.beat, len(beat)).eq(beat)
             m.d.sync += at.beat.eq(Mux(at.whole, 0, at.beat + 1))
-        if self.packs:  # scales have a register of their own; each beat of weights goes to the first places
+        with m.If(out.fills & ~at.scales if self.packs else out.fills):
+            m.d.sync += out.numbers.word_select(at.place if self.parts else at.beat, len(beat)).eq(beat)
+        if self.packs:  # scales have a register of their own
             with m.If(out.fills & at.scales):
                 m.d.sync += out.scales.word_select(at.beat[: bits_for(self.beats)], len(beat)).eq(beat)
-            with m.If(out.fills & ~at.scales):
-                m.d.sync += out.numbers.word_select(Mux(work.packed, 0, at.beat), len(beat)).eq(beat)
         with m.If(out.free):
             m.d.sync += out.full.eq(out.loads)
         with m.If(out.loads):
@@ -285,17 +300,15 @@ class Loader(Unit):
                 word.to_x.eq(at.to_x & ~work.skip),
                 word.to_v.eq(at.to_v & ~work.skip),
                 word.column.eq(at.column),
-                word.last.eq((at.last & at.whole if self.packs else at.last) | work.skip),
+                word.last.eq((at.last & at.whole if self.parts else at.last) | work.skip),
                 word.tree.eq(Mux(work.once, work.rows, at.tree) if self.codes else at.tree),
                 word.addr.eq(at.addr),
                 word.signal.eq(work.signal),
             ]
-            if not self.packs:
-                m.d.sync += at.word.eq(at.word + 1)
             if self.codes:
                 m.d.sync += word.upto.eq(work.once & ~work.skip)
             if self.parts:
-                more = Mux(work.coded, self.codes.many - 1, 0) if self.codes else Const(0)
+                more = Mux(work.coded, self.slice_words - 1, 0) if self.codes else Const(0)
                 more = Mux(work.packed, Mux(at.byte, self.many // 2, self.many) - 1, more) if self.packs else more
                 m.d.comb += [out.begins.eq(at.first), out.to.eq(work.to), out.words.eq(work.words)]
                 m.d.sync += [
@@ -312,12 +325,10 @@ class Loader(Unit):
                     "groups": work.packing[2] & ~at.byte,
                 }
                 m.d.sync += [word[name].eq(value) for name, value in own.items()]
-            else:
-                self._next_row(m, at)
+        with m.If((out.fills & at.whole) | (out.loads & work.skip) if self.parts else out.loads):
+            m.d.sync += at.word.eq(at.word + 1)
+            self._next_row(m, at)
         if self.packs:
-            with m.If((out.fills & at.whole) | (out.loads & work.skip)):
-                m.d.sync += at.word.eq(at.word + 1)
-                self._next_row(m, at)
             self._next_of_pack(m, at, out)
 
     def _next_of_pack(self, m: Module, at: "_Work", out: "_Out") -> None:
@@ -385,9 +396,9 @@ class Loader(Unit):
         goes = comb(m, "part_goes", out.full & out.went)
         if self.codes:
             m.submodules.expander = expander = CodeExpander(self.codes)
-            codes = comb(m, "codes", out.numbers, 16 * self.codes.lanes)
             size = 8 * self.codes.places * self.codes.code_bytes
-            m.d.comb += expander.i.as_value().eq(codes.word_select(part[: bits_for(self.codes.many)], size))
+            codes = comb(m, "codes", out.numbers, self.slice_words * size)
+            m.d.comb += expander.i.as_value().eq(codes.word_select(part[: bits_for(self.slice_words)], size))
         m.d.comb += out.ends.eq(part == word.more)
         addr, outside = self._place_part(m, out, goes & word.coded)
         stays = word.coded & outside & ~out.sent if self.packs else word.coded & outside
@@ -517,13 +528,14 @@ class _Work:
         parts = p.lxe.codes or p.lxe.weights
         if parts:
             self.first = Signal()  # the word is the instruction's first
+            self.place = Signal.like(self.beat)  # of the beat among those that it is handed on with
+            self.loads = Signal()  # the beat gives words to hand on
         if p.lxe.weights:
             self.scales = Signal()  # the word holds scales
             self.byte = self.work.packing == Rule.BYTE  # the weights have 8 bits
             most = Packing(Rule.SCALE, GROUPS[1]).words - 1
             self.left = Signal(range(most))  # words of weights of the pack behind this one
             self.early = Signal()  # the beat needs no place
-            self.loads = Signal()  # the beat gives words to hand on
         self.tree = Signal(bits_for(p.dpe.n_w))
         self.base = Signal(c["to"].width + 1)
         self.addr = Signal(c["to"].width + 1)
@@ -542,13 +554,12 @@ class _Work:
 class _Out:
     """The word on offer."""
 
-    def __init__(self, p: CoreParams, codes: CodeWords | None, many: int):
+    def __init__(self, p: CoreParams, parts: int):
         fields = {name: transfer_layout()[name].width for name in ("words", "step")}  # of a LOAD that expands
         # `more`: parts behind the first
-        most = max(codes.many if codes else 0, many)
-        more = {"coded": 1, "more": bits_for(most), **fields} if codes or many else {}
-        more |= {"upto": 1} if codes else {}
-        more |= {"packed": 1, "rule": 2, "groups": 1} if many else {}
+        more = {"coded": 1, "more": bits_for(parts), **fields} if parts else {}
+        more |= {"upto": 1} if p.lxe.codes else {}
+        more |= {"packed": 1, "rule": 2, "groups": 1} if p.lxe.weights else {}
         layout = {
             **dict.fromkeys(("to_w", "to_x", "to_v", "column", "last"), 1),
             **more,
@@ -562,11 +573,10 @@ class _Out:
         self.sends = Signal()  # the register holds a word, not a skipped instruction
         self.went = Signal()
         self.taken = Signal()
-        parts = codes or many
         self.ends = Signal() if parts else Const(1)  # the word goes as a whole, or with its last part
         self.stays = Signal() if parts else Const(0)  # the part has no place
         self.outside = Signal() if parts else Const(0)  # the same, and it is a fault
-        if many:
+        if p.lxe.weights:
             self.scales = Signal(16 * p.dpe.n_w, reset_less=True)
             self.new_pack = Signal()  # the last beat of scales comes
             self.moves = Signal()  # the expander can take a word

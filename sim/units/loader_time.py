@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.program.isa import LoadTo, expands, unpacks
+from openvrex.hdl.execution.loader import code_slice
 from openvrex.hdl.execution.weight_expander import WeightExpander
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.queue_cycles import Always, Queue, Wait, Waits, alone
@@ -222,9 +223,8 @@ class LoaderTime:
             self.to_x.update(words)
 
     def _codes(self, c: dict) -> Waits:
-        """Takes the beats of words of codes, which go in parts; a word's follow the last part of the one before."""
-        many = self.p.lxe_format().code_words.many
-        step = load_beats(self.p, c)
+        """Takes the beats of codes in slices, which go in parts; a slice's follow the last part of the one before."""
+        step, many = code_slice(self.p)
         bursts, ends, k = self.out.bursts, self._ends, len(self._ends)
         beat, free, left = self._beat, self._free, step
         for beats, _ in cut(self.p, c, joined=True):

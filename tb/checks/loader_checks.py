@@ -9,6 +9,7 @@ from typing import Any, Self
 from openvrex.golden.arithmetic.packed_weights import GROUPS, Packing, Rule
 from openvrex.golden.program.isa import LoadTo
 from openvrex.hdl.emit import Emitted
+from openvrex.hdl.execution.loader import code_slice
 from openvrex.hdl.params import CoreParams
 from openvrex.sim.units.loader_time import LoaderTime
 from openvrex.tb.library.runner import emit
@@ -197,6 +198,17 @@ def check_full_rate_of_weights(size):
         assert cycles[-1] - cycles[0] + 1 == packs * packing.made + (packs - 1) * lost
 
 
+def check_full_rate_of_codes(size):
+    """A word of W a cycle, but for the beats that a slice needs behind the first."""
+    p = params(SIZES[size])
+    beats, words = code_slice(p)
+    rows, many = 24, p.lxe_format().code_words.many
+    program = [transfer(LoadTo.W, 0, rows, 1, stride=2 * p.dpe.n_w, wide=1)]
+    [got] = run(size, [case(size, program, latency=(1, 1))])
+    cycles = [cycle for cycle, _ in got["w"]]
+    assert cycles[-1] - cycles[0] + 1 == rows * many + (rows * many // words - 1) * (beats - 1)
+
+
 def check_full_rate(size):
     """The loader moves bus_bytes every cycle, also between instructions, up to the latency that `bursts` covers."""
     p = params(SIZES[size])
@@ -249,9 +261,9 @@ def faulty() -> list[dict]:
     return episodes
 
 
-def faulty_codes() -> list[dict]:
+def faulty_codes(size: str) -> list[dict]:
     """The same of words of codes, and of words that are read once."""
-    p = params(SIZES["codes"])
+    p = params(SIZES[size])
     word, w, many = 2 * p.dpe.n_w, p.dpe.w_depth, p.lxe_format().code_words.many
     good = transfer(LoadTo.W, 0, 3, 2, stride=2 * word, wide=1, signal=1)
     bad = [
@@ -267,10 +279,12 @@ def faulty_codes() -> list[dict]:
         transfer(LoadTo.X, 0, wide=1, signal=4),
         transfer(LoadTo.COLUMN, 0, wide=1, signal=4),
     ]
-    episodes = [case("codes", [good, c, good], stalls) for c in bad for stalls in STALLS[:2]]
+    episodes = [case(size, [good, c, good], stalls) for c in bad for stalls in STALLS[:2]]
     assert {e["want"].fault for e in episodes} == {"range"}
     fails = [transfer(LoadTo.W, PAGE, 4, 2, stride=2 * word, wide=1, signal=4), transfer(LoadTo.W, PAGE, 9, signal=4)]
-    return episodes + [case("codes", [good, c, good], stalls, errors=[PAGE]) for c in fails for stalls in STALLS]
+    episodes += [case(size, [good, c, good], stalls, errors=[PAGE]) for c in fails for stalls in STALLS]
+    beats = range(p.lxe.bus_bytes, 2 * word, p.lxe.bus_bytes)
+    return episodes + [case(size, [fails[0], good], STALLS[k % 5], errors=[PAGE + n]) for k, n in enumerate(beats)]
 
 
 def faulty_weights(size: str = "weights") -> list[dict]:
@@ -303,7 +317,10 @@ def faulty_weights(size: str = "weights") -> list[dict]:
 
 def check_faults(size="tiny"):
     """A fault pulses once, after all earlier work is done. Then nothing moves, and the bus drains."""
-    run(size, faulty() if size == "tiny" else faulty_codes() if size == "codes" else faulty_weights(size))
+    if size.startswith("codes"):
+        run(size, faulty_codes(size))
+    else:
+        run(size, faulty() if size == "tiny" else faulty_weights(size))
 
 
 def check_reset_in_flight(size="tiny"):

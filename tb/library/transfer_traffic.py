@@ -43,6 +43,7 @@ SIZES = {
     "registers": ["to_register=true"],
     "sixteen": _SIXTEEN,
     "codes": [*_SIXTEEN, "lxe.codes=5", "hcu.newest=true"],  # two codes in a word of W, two words of W in one of memory
+    "codes-narrow": [*_SIXTEEN, "bus_bytes=4", "burst_bytes=32", "lxe.codes=5"],  # four beats for a word of W
     "weights": [*_SIXTEEN, "lxe.weights=true"],  # two words of W in a beat, or one of 8 bits
     "weights-narrow": ["dpe.n_h=8", "n_w=8", "bus_bytes=8", "lxe.burst_bytes=32", "lxe.weights=true"],
     "weights-two": ["dpe.n_h=2", "n_w=2", "bus_bytes=4", "lxe.burst_bytes=16", "lxe.weights=true"],  # the fewest lanes
@@ -223,10 +224,12 @@ def _weights(tree: int, addr: int, data: list[int], upto: int = 0) -> dict:
 
 
 def _expand(p: CoreParams, c: dict, codes: CodeWords, errors: frozenset[int], out: Expected) -> str:
-    """Add the words of a LOAD of codes, up to its fault, which is returned."""
-    size, q = 2 * p.dpe.n_w, 0
-    for r in range(c["rows"] + 1):
-        a = (c["addr"] + r * c["stride"]) % TOP
+    """Add the words of a LOAD of codes, up to its fault, which is returned. Slices of whole words of W may fail one by
+    one.
+    """
+    size, q = max(codes.places * codes.code_bytes, p.lxe.bus_bytes), 0
+    slices = [r * c["stride"] + k for r in range(c["rows"] + 1) for k in range(0, 2 * p.dpe.n_w, size)]
+    for a in ((c["addr"] + k) % TOP for k in slices):
         if errors & {(a + k) % TOP for k in range(size)}:
             return "bus"
         for part in parted(codes, content(a, size)):

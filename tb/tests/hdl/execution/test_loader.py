@@ -11,6 +11,7 @@ from openvrex.tb.checks.loader_checks import (
     check_every_count_of_rows,
     check_faults,
     check_full_rate,
+    check_full_rate_of_codes,
     check_full_rate_of_weights,
     check_long_instructions,
     check_reset_in_flight,
@@ -23,6 +24,7 @@ from openvrex.tb.checks.loader_checks import (
 from openvrex.tb.library.transfer_traffic import SIZES, octave_bins, params
 from tb.tests.by_day import by_day
 
+CODES = ["codes", "codes-narrow", "weights-core"]
 WEIGHTS = ["weights", "weights-narrow", "weights-core", "weights-two"]
 
 
@@ -40,7 +42,7 @@ def test_every_count_of_rows():
     check_every_count_of_rows()
 
 
-@pytest.mark.parametrize("size", by_day(["tiny", "codes", *WEIGHTS], "tiny", "codes", "weights"))
+@pytest.mark.parametrize("size", by_day(["tiny", *CODES, *WEIGHTS[:2], WEIGHTS[3]], "tiny", "codes", "weights"))
 def test_cycles_equal_the_time_view(size):
     check_cycles_equal_the_time_view(size)
 
@@ -55,7 +57,12 @@ def test_full_rate_of_weights(size):
     check_full_rate_of_weights(size)
 
 
-@pytest.mark.parametrize("size", by_day(["tiny", "codes", *WEIGHTS[:2]], "tiny", "codes", "weights"))
+@pytest.mark.parametrize("size", by_day(CODES, "codes"))
+def test_full_rate_of_codes(size):
+    check_full_rate_of_codes(size)
+
+
+@pytest.mark.parametrize("size", by_day(["tiny", *CODES[:2], *WEIGHTS[:2]], "tiny", "codes", "weights"))
 def test_faults(size):
     check_faults(size)
 
