@@ -46,6 +46,7 @@ lanes * page / (places * many) words of codes, and as many words of means as on 
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -165,7 +166,7 @@ class PageCompiler(CodeCompiler):
         low, high = rows // 2, rows - rows // 2
         base = high if high + rows <= self.fmt.depth else 0  # word of the results, where the next step leaves them
 
-        def score(i: int, before: Iterator[None]) -> None:
+        def score(i: int, before: Iterator[int]) -> None:
             w_at = self.half_of(i)
             for k in range(words * own.shifts):
                 word, shift = divmod(k, own.shifts)
@@ -173,26 +174,28 @@ class PageCompiler(CodeCompiler):
                 self.part(w_at + word, shift, rows, 1, k == 0, False, own.shifts, halves=halves)
                 larger = {"op": VectorOp.MAX, "c": int(BANK)} if k else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
-                next(before, None)
-            deque(before, 0)
             self.part(w_at + words, query, rows, period, False, True)
-            for some, at, banks in ((low, 0, Bank.A), (high, low, Bank.A | Bank.C)):
-                if some:
+            at = 0
+            for free in chain(before, (low, rows)):
+                if free > at:
                     scaled = {"a": STREAM, "wide": 1, "imm_b": imm(own.scale), "c": BANK, "addr_c": at}
-                    self.vector(some, **scaled, write=banks, addr_d=base + at)
+                    banks = Bank.A if at < low else Bank.A | Bank.C
+                    self.vector(free - at, **scaled, write=banks, addr_d=base + at)
+                    at = free
             if not base:
                 deque(fold(i), 0)
 
-        def fold(i: int) -> Iterator[None]:
-            at, left = base, rows
+        def fold(i: int) -> Iterator[int]:
+            """Fold the results of a step. Gives after each VECTOR how many of them the next step may replace."""
+            at, left = 0, rows
             while left > 1:
                 half = left // 2
-                to = at + left - half  # the lower half goes into the upper one, out of the next step's way
-                larger = {"op": VectorOp.MAX, "a": BANK, "addr_a": at, "c": BANK, "addr_c": to}
+                to = base + at + left - half  # the lower half goes into the upper one, out of the next step's way
+                larger = {"op": VectorOp.MAX, "a": BANK, "addr_a": base + at, "c": BANK, "addr_c": to}
                 self.vector(half, **larger, write=Bank.A | Bank.C, addr_d=to)
                 at, left = at + half, left - half
-                yield
-            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, at)
+                yield at
+            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, base + at)
 
         self.steps(load, score, fold if base else lambda i: iter(()))
 
@@ -207,14 +210,14 @@ class PageCompiler(CodeCompiler):
     def steps(
         self,
         load: Callable[[int], None],
-        score: Callable[[int, Iterator[None]], None],
-        fold: Callable[[int], Iterator[None]],
+        score: Callable[[int, Iterator[int]], None],
+        fold: Callable[[int], Iterator[int]],
     ) -> None:
         """Load, score and fold steps, as many pairs as PAGES says.
 
         The LOADs of a step stand before the step ahead of it is scored: else they would wait in the sequencer until its
-        VECTORs have room in their queue. A step is folded while the next one is scored, so that neither waits for the
-        other's results.
+        VECTORs have room in their queue. A step is folded while the next one is multiplied by the means, which takes
+        the DPE longer than the VPE.
         """
 
         def last(k: int) -> None:

@@ -83,7 +83,7 @@ def test_a_layer_s_stages_are_those_of_the_program():
     stages, params, rows = share.layer(), share.pages, 40
     assert set(stages) == {stage.name for stage in share.plan.stages} - set(share.phases[EARLY])
     tokens = -(-share.candidates // 128) * 128 * params.page  # two steps of 64 pages at least
-    assert stages["rank"]["dpe"] == tokens // (64 * params.page) * rows * (params.page + 128 // 64)
+    assert stages["rank"]["dpe"] == tokens // (64 * params.page) * rows * (params.page // 2 + 128 // 64)
     codes, means = tokens * params.code_bytes, tokens // params.mean * 2 * 128
     queries, scores = rows * 2 * (128 + 2 * 64), tokens // params.page * 4
     assert stages["rank"]["bytes"] == codes + means + queries + scores

@@ -32,6 +32,7 @@ ONE_ROW = replace(SHAPE, tokens=1, heads=1, kv_heads=1, recent=16)
 MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as many as a bank has words; two words a head
 
 
+@pytest.mark.parametrize("halves", [False, True], ids=["whole", "halves"])
 @pytest.mark.parametrize(
     ("shape", "page", "codes", "places"),
     [
@@ -50,10 +51,11 @@ MANY_ROWS = replace(SHAPE, tokens=4, heads=4, kv_heads=1, head_size=32)  # as ma
         (ONE_ROW, replace(PAGE, numbers=14, page=1, mean=8), 14, 1),
     ],
 )
-def test_scores_are_those_of_the_definition(shape, page, codes, places):
+def test_scores_are_those_of_the_definition(shape, page, codes, places, halves):
     """No page, one, a pair of steps less a page, a pair, one more, all that there is room for."""
-    own = run(shape, page, fmt=replace(FMT, codes=codes, **CODING) if codes else FMT)
+    own = run(shape, page, fmt=replace(FMT, halves=halves, codes=codes, **(CODING if codes else {})))
     assert own.plan.index.places == places
+    assert own.plan.index.shifts == (places + 1) // 2 if halves else places
     rng, n = np.random.default_rng(3), FMT.lanes
     ends = {0, 1, 2 * n - 1, 2 * n, 2 * n + 1, 4 * n}
     for coded in sorted({-(-end * page.page // page.mean) * page.mean for end in ends}):

@@ -36,7 +36,10 @@ def page_run(more: tuple[str, ...] = ()) -> PageRun:
     return run
 
 
-@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), CODES])
+WHOLE = (*CODES, "dpe.halves=false")
+
+
+@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), CODES, WHOLE])
 def test_scores_of_pages_equal_golden(more):
     """Without a page, with part of a step, with whole steps, with all that there is room for; bytes of all memory."""
     run, rng, seen = page_run(more), np.random.default_rng(2), set()
@@ -70,6 +73,7 @@ def test_scores_of_pages_equal_golden(more):
         ("turn", CODES),
         ("rank1", CODES),
         pytest.param("rank1", (), marks=pytest.mark.nightly),
+        pytest.param("rank1", WHOLE, marks=pytest.mark.nightly),
     ],
 )
 def test_cycles_are_those_of_the_time_view(stage, more):
