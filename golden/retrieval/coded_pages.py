@@ -19,8 +19,9 @@ whole, and what a block fetches does not grow with the cache.
 7. Sum of a row: the logarithm of its softmax weights over the resident tokens (`resident_sum`), FP32. Its negative is
    the sum of two BF16 numbers: rounded, and the rest rounded (`halves`).
 8. Score of a key for a row: the product of the row's numbers with the key's, which are multiplied by the gain and
-   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers. A DPE with
-   `halves` aligns the products of two tokens as one chunk, and gives the larger score (`golden.arithmetic.dot`).
+   rounded to BF16 (`expanded`), less the row's sum. It is one dot product, FP32, as two ones follow the key's numbers.
+   A DPE with `halves` aligns the products of two tokens as one chunk and gives the larger score
+   (`golden.arithmetic.dot`).
 9. Score of a page: for each row the largest of its tokens', plus the row's product with the mean by attention's scale
    rounded to BF16, in one FMA; then the largest over the rows of the KV head.
 10. The candidates are the pages with a token that is not resident. The score codes of their scores by `SHARPNESS`

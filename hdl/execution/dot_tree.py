@@ -233,9 +233,7 @@ class DotTree(wiring.Component):
             own, ones = (v[k * len(v) // 2 : (k + 1) * len(v) // 2] for v in (rows, list(ones3)))
             pair, left = carry_save(m, [*own, weights], ones, sum_bits, side)
             terms = [*pair, *left]
-            kept = [
-                reg(m, f"{side}{j}_4", v, min(len(v), sum_bits), when=valid[4]) for j, v in enumerate(terms)
-            ]
+            kept = [reg(m, f"{side}{j}_4", v, min(len(v), sum_bits), when=valid[4]) for j, v in enumerate(terms)]
             sums.append(comb(m, side, sum(kept[1:], kept[0])[:sum_bits]))
         low, high = sums
         halves5 = _later(m, "halves_", self.halves, valid[:5])

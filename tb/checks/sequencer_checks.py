@@ -48,7 +48,7 @@ def op(name: str, **values: int) -> int:
 TAME = {
     Opcode.LOAD: {"target": 3, "addr": 1 << 20, "stride": 1 << 8},
     Opcode.STORE: {"target": 0, "addr": 3 << 15, "stride": 0},
-    Opcode.MUL: {"w": 3, "x": 5, "rows": 1, "tiles": 1, "chunks": 1, "x_step": 2, "start": 1, "end": 1},
+    Opcode.MUL: {"w": 3, "x": 5, "rows": 1, "tiles": 1, "chunks": 1, "x_step": 2, "start": 1, "end": 1, "halves": 0},
 }
 
 

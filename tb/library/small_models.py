@@ -26,7 +26,15 @@ SIZES = ("lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks
 PORTS = dict.fromkeys(setting_members(preset("tiny").core.dre), 0)  # settings of a DRE without memory
 
 # Coded pages: what the core has besides, and their sizes.
-CODES = ("lxe.codes=2", "dpe.halves=true", "vpe.depth=64", "w_depth=128", "wtu.budget=true", "hcu.newest=true", "clusters=32")
+CODES = (
+    "lxe.codes=2",
+    "dpe.halves=true",
+    "vpe.depth=64",
+    "w_depth=128",
+    "wtu.budget=true",
+    "hcu.newest=true",
+    "clusters=32",
+)
 PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 
 

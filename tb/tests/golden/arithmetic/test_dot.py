@@ -61,6 +61,39 @@ def test_error_bound(kind, window):
                 assert have == want
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kind", ["normal", "exponents", "cancel", "huge", "zero"])
+def test_error_bound_of_halves(kind, window):
+    """The larger half is found as exactly as a sum of the whole chunk, whose largest product sets the unit."""
+    rng = np.random.default_rng(window)
+    for n, length in ((64, 64), (6, 6), (6, 5), (6, 3), (2, 1)):
+        a, b = operands(rng, kind, 6, length), operands(rng, kind, 5, length)
+        got = dot(a, b, DotFormat(n, window, True), halves=True)
+        for r, c in np.ndindex(got.shape):
+            parts = [exact(a[r, k], b[c, k]) for k in (slice(n // 2), slice(n // 2, None))]
+            largest = max(total for total, _ in parts)
+            bound = (n // 2) * Fraction(2) ** (2 - window) * max(magnitude for _, magnitude in parts)
+            have = float(got[r, c])
+            if np.isinf(have):
+                assert abs(largest) + bound >= Fraction(2) ** 128 * (1 - Fraction(2) ** -25)
+                continue
+            half = max(abs(Fraction(have)), abs(Fraction(nearest(largest))), Fraction(2) ** -126) * Fraction(2) ** -24
+            assert abs(Fraction(have) - largest) <= bound + half
+
+
+def test_halves_are_those_of_two_products():
+    """Within the window the result is the larger of the products of each half; over chunks, of each chunk's halves."""
+    rng, fmt = np.random.default_rng(5), DotFormat(8, 24, True)
+    a, b = (to_bf16(rng.integers(-99, 99, (7, 24)).astype(float)) for _ in range(2))
+    whole = np.zeros((7, 7))
+    for k in range(0, 24, 8):
+        whole += np.maximum(
+            *(a[:, k + j : k + j + 4].astype(float) @ b[:, k + j : k + j + 4].astype(float).T for j in (0, 4))
+        )
+    np.testing.assert_array_equal(dot(a, b, fmt, halves=True), whole.astype(np.float32))
+    assert (dot(a, b, fmt) != whole).any()
+
+
 def test_nothing_is_lost_within_the_window():
     """Products within window - 16 binades of the largest, in one block of exponents, are summed exactly."""
     rng = np.random.default_rng(3)
@@ -140,4 +173,8 @@ def test_bad_sizes_are_refused():
         DotFormat(64, 15)
     with pytest.raises(ParamError, match="n_w=0"):
         DotFormat(0)
+    with pytest.raises(ParamError, match="n_w=3: must be even"):
+        DotFormat(3, halves=True)
+    with pytest.raises(ParamError, match="halves=True: must be false"):
+        dot(x, x, DotFormat(), halves=True)
     assert dot(np.zeros((2, 0), BF16), np.zeros((3, 0), BF16), DotFormat()).tolist() == [[0.0] * 3] * 2

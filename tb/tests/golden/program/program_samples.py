@@ -21,8 +21,8 @@ def op(name: str, **values) -> Instruction:
     return Instruction(Opcode[name], values)
 
 
-def lxe() -> Lxe:
-    return Lxe(FMT, Memory([Region("x", X, 0x1000), Region("w", W, 0x4000), Region("y", Y, 0x1000)]))
+def lxe(fmt: LxeFormat = FMT) -> Lxe:
+    return Lxe(fmt, Memory([Region("x", X, 0x1000), Region("w", W, 0x4000), Region("y", Y, 0x1000)]))
 
 
 def take(words: int, keep: int = FMT.lanes, **fields) -> Instruction:

@@ -155,7 +155,7 @@ MADE: dict[str, Callable[[], Programs]] = {
     "frames": frames,
     "pages": lambda: of(PagePlan(replace(SHAPE, recent=8), FMT, 16, PAGES)),
     "pages of codes": lambda: of(
-        PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2, depth=64, w_depth=128), 16, PAGES)
+        PagePlan(replace(SHAPE, recent=8), replace(FMT, codes=2, halves=True, depth=64, w_depth=128), 16, PAGES)
     ),
     "rows": rows,
     "encoder": lambda: of(EncoderPlan(PICTURE, FMT)),

@@ -1,5 +1,7 @@
 """The golden LXE: results of programs against NumPy, and an error for each kind of wrong program."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,22 @@ def test_steps_and_strides():
     )
     rows = np.stack([x[5 * r : 5 * r + 2].reshape(-1) for r in (0, 2)])
     assert np.array_equal(stored(unit, 2, 4), dot(rows, w, FMT.dot))
+
+
+def test_larger_sums_of_halves():
+    """Of a row in one MUL and in two; the parts of a sum agree on it."""
+    fmt = replace(FMT, halves=True)
+    rng, unit = np.random.default_rng(4), lxe(fmt=fmt)
+    x, w = random_x(rng, unit).reshape(-1, 4), bf16(rng, 4, 8)
+    unit.memory.put(W, w)
+    parts = [mul(1, 1, 1, start=0, x=1, w=1, halves=k) for k in range(2)]
+    begin = [load_x(2, 2), load_w(4, 2), mul(2, 1, 2, halves=1), mul(1, 1, 1, end=0, halves=1)]
+    run(*begin, parts[1], take(3), put(3), store(3, 1, stride=16, wide=1), unit=unit)
+    want = dot(x[:4].reshape(2, 8), w, fmt.dot, halves=True)
+    assert np.array_equal(stored(unit, 3, 4), want[[0, 1, 0]])
+    assert not np.array_equal(want, dot(x[:4].reshape(2, 8), w, fmt.dot))
+    with pytest.raises(LxeError, match="goes on with the sum of instruction 3: set halves=1 as there"):
+        run(*begin, parts[0], unit=unit)
 
 
 @pytest.mark.parametrize("cut", [1, 2])
@@ -311,6 +329,7 @@ REFUSED = {
     "wide X": ([load_x(1, 1, wide=1)], "wide: FP32 words", Status.RANGE),
     "MUL w": ([mul(1, 4, 4, w=1)], "w=1: words 1 to 16 are outside W", Status.RANGE),
     "MUL x": ([mul(3, 1, 2, x_step=15, x=1)], "x=1: words 1 to 32 are outside X", Status.RANGE),
+    "MUL halves": ([mul(1, 1, 1, halves=1)], "halves: this DPE takes sums of whole words only", Status.RANGE),
     "keep": ([mul(1, 1, 1, keep=5)], "keep=4: must be below lanes = 4", Status.RANGE),
     "rows of a sum": ([mul(2, 1, 1, end=0)], "needs one row and one tile", Status.RANGE),
     "bank words": ([put(17)], "words 17 does not fit: at most the 16 of a bank", Status.RANGE),
