@@ -38,12 +38,7 @@ PROGRAMS = {
     "an END without a LOOP": [*copy(9), Instruction(Opcode.END, {}), HALT],
     "a word of W": [*copy(9), load(3, target=LoadTo.W, wide=0, words=1, to=63), *copy(9), HALT],
     "a word of X": [*copy(20), Instruction(Opcode.MUL, {"x": 63, "chunks": 2, "start": 1, "end": 1}), *copy(9), HALT],
-    "halves that the DPE lacks": [
-        *copy(9),
-        Instruction(Opcode.MUL, {"halves": 1, "start": 1, "end": 1}),
-        *copy(9),
-        HALT,
-    ],
+    "halves that the DPE lacks": [*copy(9), Instruction(Opcode.MUL, {"start": 1, "end": 1, "halves": 1}), HALT],
     "a place off the grid": [*copy(9), *copy(9, addr=4), HALT],
     "reads": [*copy(9), *copy(40, addr=SIZE - 256), HALT],
     "writes": [*copy(9), *copy(40, to=SIZE - 64), *copy(9), HALT],

@@ -27,13 +27,8 @@ PORTS = dict.fromkeys(setting_members(preset("tiny").core.dre), 0)  # settings o
 
 # Coded pages: what the core has besides, and their sizes.
 CODES = (
-    "lxe.codes=2",
-    "dpe.halves=true",
-    "vpe.depth=64",
-    "w_depth=128",
-    "wtu.budget=true",
-    "hcu.newest=true",
-    "clusters=32",
+    *("lxe.codes=2", "dpe.halves=true", "vpe.depth=64", "w_depth=128"),
+    *("wtu.budget=true", "hcu.newest=true", "clusters=32"),
 )
 PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 

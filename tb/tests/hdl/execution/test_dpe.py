@@ -138,18 +138,8 @@ def bins(t: Traffic) -> set[str]:
 BINS = {
     *("one_chunk", "chunks", "one_row", "rows", "ragged", "whole", "goes_on", "stays_open", "nan", "infinity0"),
     *("infinity1", "zero", "negative", "positive", "subnormal", "dead_chunk", "far_apart", "near", "overlaps"),
-    *(
-        "halves",
-        "whole_words",
-        "to_many_trees",
-        "tiles",
-        "one_tile",
-        "apart",
-        "columns",
-        "weights_by_row",
-        "wraps",
-        "waits_for_all",
-    ),
+    *("tiles", "one_tile", "apart", "columns", "weights_by_row", "wraps", "waits_for_all"),
+    *("halves", "whole_words", "to_many_trees"),
 }
 
 

@@ -59,14 +59,8 @@ def inputs(rng: np.random.Generator, k: int, shape: LayerShape = SHAPE) -> tuple
 
 PAGE = PageParams(page=2, mean=4, numbers=2, budget=4, recent=8, sinks=2)
 CODES = (
-    "lxe.codes=2",
-    "dpe.halves=true",
-    "vpe.depth=64",
-    "w_depth=128",
-    "wtu.budget=true",
-    "hcu.newest=true",
-    "clusters=64",
-    "counts=64",
+    *("lxe.codes=2", "dpe.halves=true", "vpe.depth=64", "w_depth=128"),
+    *("wtu.budget=true", "hcu.newest=true", "clusters=64", "counts=64"),
 )
 
 
