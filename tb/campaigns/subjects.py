@@ -306,6 +306,8 @@ _SUBJECTS = (
             ("addresses_that_wrap_are_counted",),
             ("many_operands",),
             ("results_fill_their_queue",),
+            ("a_sum_of_zero_is_zero", "tiny"),
+            ("one_infinity_in_each_lane", "tiny"),
             ("cycles_equal_the_time_view", "tiny"),
             ("equals_golden", "tiny"),
         ),

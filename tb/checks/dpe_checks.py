@@ -16,7 +16,7 @@ from openvrex.tb.library.runner import emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
-TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16)  # few words: rows wrap
+TINY = replace(preset("tiny").core.dpe, n_h=2, w_depth=4, x_depth=16, halves=True)  # few words: rows wrap
 SIZES = {
     "tiny": TINY,
     "one": DpeParams(n_h=1, n_w=1, w_depth=1, x_depth=1),
@@ -139,6 +139,25 @@ def check_a_sum_of_zero_is_zero(size):
         if p.halves or not halves:
             t.phase(to_bf16(weights), to_bf16(own), halves=halves)
     assert not any(v for beat in t.wants for v in beat["data"])
+    assert t.run(emitted(p), 1)["beats"] == t.wants
+
+
+def infinities(p: DpeParams) -> Traffic:
+    """Rows of one infinity, in each lane of weights and of activations, with either sign."""
+    t, alone = Traffic(p), np.where(np.eye(p.n_w, dtype=bool), np.inf, 1.0)
+    for k in range(p.n_w):
+        for sign in (1, -1):
+            # The exponents' sum is that of a small number.
+            one, tiny = (to_bf16(np.tile(v, (p.n_h, 1))) for v in (sign * alone[k], np.full(p.n_w, 2.0**-120)))
+            t.phase(one, tiny[:1], halves=p.halves and sign > 0)
+            t.phase(tiny, one[:1])
+    return t
+
+
+def check_one_infinity_in_each_lane(size):
+    p = SIZES[size]
+    t = infinities(p)
+    assert {v for beat in t.wants for v in beat["data"]} == {0x7F800000, 0xFF800000}
     assert t.run(emitted(p), 1)["beats"] == t.wants
 
 

@@ -17,14 +17,17 @@ from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks.dpe_checks import (
     SIZES,
     TINY,
+    check_a_sum_of_zero_is_zero,
     check_addresses_that_wrap_are_counted,
     check_chunks_far_from_each_other,
     check_cycles_equal_the_time_view,
     check_equals_golden,
     check_many_operands,
+    check_one_infinity_in_each_lane,
     check_reset_in_flight,
     check_results_fill_their_queue,
     emitted,
+    infinities,
     traffic,
     wrapping,
 )
@@ -34,7 +37,7 @@ from openvrex.tb.library.operands import KINDS, operands
 from openvrex.tb.library.runner import ROOT
 from tb.tests.by_day import by_day
 
-EACH = by_day(SIZES, "tiny", "one", "ragged", "halves")
+EACH = by_day(SIZES, "tiny", "one", "ragged")
 
 
 @pytest.mark.parametrize("size", EACH)
@@ -84,6 +87,16 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
 
 def test_results_fill_their_queue():
     check_results_fill_their_queue()
+
+
+@pytest.mark.parametrize("size", by_day(SIZES, "tiny"))
+def test_one_infinity_in_each_lane(size):
+    check_one_infinity_in_each_lane(size)
+
+
+@pytest.mark.parametrize("size", by_day(["tiny", "halves", "pair"], "tiny"))
+def test_a_sum_of_zero_is_zero(size):
+    check_a_sum_of_zero_is_zero(size)
 
 
 def test_addresses_that_wrap_are_counted():
@@ -146,7 +159,7 @@ BINS = {
 def test_coverage(record_property):
     """The traffic of `test_equals_golden` and of rows that wrap reaches every bin."""
     hit = bins(wrapping()).union(
-        *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "one", "ragged", "halves") for seed in (1, 2, 3))
+        *(bins(traffic(SIZES[size], seed, 24)) for size in ("tiny", "one", "ragged") for seed in (1, 2, 3))
     )
     record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
     assert hit >= BINS, BINS - hit
@@ -164,7 +177,9 @@ MUTANTS = {
     "$sub 1.268588f0: Y[0] const0": "a row is not aligned",
     "$add 0.9df778f4: Y[0] inv": "a sum is off by one",
     "$sub 1.91cb3be0: Y[0] const0": "a chunk is not aligned",
-    "$and 1.d1bae9dd: B[0] const1": "it issues whether or not there is room for the result",
+    "$and 1.4f9593d7: B[0] const1": "it issues whether or not there is room for the result",
+    "$mux 1.4109b033: S[0] const0": "halves are added",
+    "$mux 1.877a88ee: S[0] inv": "the smaller half is taken",
     "$eq 1.8c11d75b: Y[0] const1": "a tile has one chunk",
     "$eq 0.ec8dab53: Y[0] const1": "a row has one tile",
 }
@@ -174,8 +189,9 @@ MUTANTS = {
 def test_mutants_are_killed(every):
     p = replace(TINY, w_depth=8, x_depth=64)  # room for rows of chunks, and for more results than may wait
     plans = [
-        (traffic(p, seed, 24), seed, idle, stall) for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.0, 0.95)], 1)
+        (traffic(p, seed, 40), seed, idle, stall) for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.0, 0.95)], 1)
     ]
+    plans.append((infinities(p), 1, 0.0, 0.0))
 
     def passes(unit):
         return all(t.run(unit, seed, idle, stall, waves=False)["beats"] == t.wants for t, seed, idle, stall in plans)

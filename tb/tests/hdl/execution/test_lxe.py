@@ -73,8 +73,8 @@ MUTANTS = {
     "$and 1.012bc479: B[0] const1": "so is a result",
     "$and 1.a3a0e20b: B[0] const1": "an instruction is gone with its first word",
     "$mux 0.49def16b: S[0] inv": "a word for X has the other writer's address",
-    "instance 0.ed320094: fault_bus[0] const0": "a fault of the bus is lost",
-    "instance 0.ed320094: fault_range[0] const0": "a fault of an address is lost",
+    "instance 0.511c5c64: fault_bus[0] const0": "a fault of the bus is lost",
+    "instance 0.511c5c64: fault_range[0] const0": "a fault of an address is lost",
 }
 
 
