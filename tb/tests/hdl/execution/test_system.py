@@ -225,11 +225,16 @@ def passes(script: Script, rng: np.random.Generator, count: int) -> list[list[in
 
 
 def equal(script: Script, got: dict) -> None:
-    """Every program has ended, and every byte that means something is golden's after every phase."""
+    """Every program has ended, and every byte that means something is golden's after every phase.
+
+    While a core's bus owes an answer, a write of its tables may be under way: a host waits for that (`bus`).
+    """
     codes = [s["code"] for p in got["phases"] for s in p["status"]]
     assert codes == [Status.DONE] * len(codes)
     assert len(got["images"]) == len(script.phases)
-    assert not [text for k, memory in enumerate(got["images"]) for text in script.differences(k, memory)]
+    owed = [{f" tables {i} " for i, s in enumerate(p["status"]) if s["bus"]} for p in got["phases"]]
+    texts = [(k, text) for k, memory in enumerate(got["images"]) for text in script.differences(k, memory)]
+    assert not [text for k, text in texts if not any(name in text for name in owed[k])]
 
 
 def bins(got: dict, fetched: list[list[int]]) -> set[str]:
