@@ -46,7 +46,6 @@ lanes * page / (places * many) words of codes, and as many words of means as on 
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,6 +67,7 @@ from openvrex.golden.retrieval.coded_pages import PageParams
 
 PAGES = Register.FIRST  # number of coded pages
 MORE = Register.LEFT  # the same behind the first pair of steps
+MULTIPLIED = 13  # semaphore: a step has been multiplied by its means
 AT_ONCE = 4  # rows of scores that banks hold for `sums`
 
 
@@ -160,44 +160,48 @@ class PageCompiler(CodeCompiler):
                 trees, full = n // means * (k + 1), (FULL,) if k == 0 else ()
                 for word in range(period):  # one a LOAD, as some loaders read it once then
                     mean = (first * own.page // own.mean + k) * s.head_size + word * n
+                    waits = (MULTIPLIED,) if (k, word) == (means - 1, 0) else ()
                     hands = full if word == period - 1 else ()
-                    self.load(p["means"], mean, trees, 1, 0, LoadTo.W, (), hands, to=w_at + words + word)
+                    self.load(p["means"], mean, trees, 1, 0, LoadTo.W, waits, hands, to=w_at + words + word)
 
         low, high = rows // 2, rows - rows // 2
         base = high if high + rows <= self.fmt.depth else 0  # word of the results, where the next step leaves them
 
-        def score(i: int, before: Iterator[int]) -> None:
+        def score(i: int, before: Iterator[None]) -> None:
             w_at = self.half_of(i)
-            for k in range(words * own.shifts):
+            muls = words * own.shifts
+            for k in range(muls):
                 word, shift = divmod(k, own.shifts)
                 halves = int(own.shifts < own.places)
-                self.part(w_at + word, shift, rows, 1, k == 0, False, own.shifts, halves=halves)
+                self.part(w_at + word, shift, rows, 1, k == 0, k == muls - 1, x_step=own.shifts, halves=halves)
                 larger = {"op": VectorOp.MAX, "c": int(BANK)} if k else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
-            self.part(w_at + words, query, rows, period, False, True)
-            at = 0
-            for free in chain(before, (low, rows)):
-                if free > at:
+            self.part(w_at + words, query, rows, period, **semaphores((), (MULTIPLIED,)))
+            next(before, None)  # of the step before the lower rows are free
+            for some, at, banks in ((low, 0, Bank.A), (high, low, Bank.A | Bank.C)):
+                if some:
                     scaled = {"a": STREAM, "wide": 1, "imm_b": imm(own.scale), "c": BANK, "addr_c": at}
-                    banks = Bank.A if at < low else Bank.A | Bank.C
-                    self.vector(free - at, **scaled, write=banks, addr_d=base + at)
-                    at = free
+                    self.vector(some, **scaled, write=banks, addr_d=base + at)
+                deque(before, 0)
             if not base:
                 deque(fold(i), 0)
 
-        def fold(i: int) -> Iterator[int]:
-            """Fold the results of a step. Gives after each VECTOR how many of them the next step may replace."""
-            at, left = 0, rows
+        def fold(i: int) -> Iterator[None]:
+            at, left = base, rows
             while left > 1:
                 half = left // 2
-                to = base + at + left - half  # the lower half goes into the upper one, out of the next step's way
-                larger = {"op": VectorOp.MAX, "a": BANK, "addr_a": base + at, "c": BANK, "addr_c": to}
+                to = at + left - half  # the lower half goes into the upper one, out of the next step's way
+                larger = {"op": VectorOp.MAX, "a": BANK, "addr_a": at, "c": BANK, "addr_c": to}
                 self.vector(half, **larger, write=Bank.A | Bank.C, addr_d=to)
                 at, left = at + half, left - half
-                yield at
-            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, base + at)
+                yield
+            self.give(p["ranks"], g * own.pages + self.number(i) * n, 1, at)
 
+        for _ in range(2):  # the halves of W
+            self.fence(Opcode.MUL, signal=(MULTIPLIED,))
         self.steps(load, score, fold if base else lambda i: iter(()))
+        for _ in range(2):
+            self.fence(Opcode.LOAD, wait=(MULTIPLIED,))
 
     def number(self, i: int) -> int:
         """The number of the core's step i among those of all pages."""
@@ -210,14 +214,14 @@ class PageCompiler(CodeCompiler):
     def steps(
         self,
         load: Callable[[int], None],
-        score: Callable[[int, Iterator[int]], None],
-        fold: Callable[[int], Iterator[int]],
+        score: Callable[[int, Iterator[None]], None],
+        fold: Callable[[int], Iterator[None]],
     ) -> None:
         """Load, score and fold steps, as many pairs as PAGES says.
 
         The LOADs of a step stand before the step ahead of it is scored: else they would wait in the sequencer until its
         VECTORs have room in their queue. A step is folded while the next one is multiplied by the means, which takes
-        the DPE longer than the VPE.
+        the DPE longer than the VPE. Its codes may be replaced before that, its means behind it.
         """
 
         def last(k: int) -> None:
@@ -235,12 +239,12 @@ class PageCompiler(CodeCompiler):
                     score(i, fold(i - 1))
 
     def part(
-        self, w: int, x: int, rows: int, chunks: int, first: bool, last: bool, x_step: int = 0, halves: int = 0
+        self, w: int, x: int, rows: int, chunks: int, first: bool = False, last: bool = False, **fields: int
     ) -> None:
         """MUL of one tile as one of several on a half of W; `first` and `last` of them wait and signal for it."""
-        size = {"rows": rows - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1, "x_step": x_step or chunks}
+        size = {"rows": rows - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1, "x_step": chunks}
         hands = semaphores((FULL,) if first else (), (FREE,) if last else ())
-        self._emit(Opcode.MUL, w=w, x=x, **size, start=1, end=1, halves=halves, **hands)
+        self._emit(Opcode.MUL, w=w, x=x, start=1, end=1, **size | hands | fields)
 
 
 class PagePlan(Plan):
