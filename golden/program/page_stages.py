@@ -116,7 +116,8 @@ class PageCompiler(CodeCompiler):
             self.load(p["turn_weight"], weight, shifts * n, period, s.head_size, LoadTo.W, (FREE,), to=w_at, **head)
             self.load(p["q"], first * s.head_size, rows, period, s.head_size, LoadTo.X, (), (FULL,), to=x_at, **head)
             for k in range(shifts):
-                self.part(w_at + k * period, x_at, rows, period, k == 0, k == shifts - 1)
+                hands = semaphores((FULL,) if k == 0 else (), (FREE,) if k == shifts - 1 else ())
+                self.part(w_at + k * period, x_at, rows, period, hands)
             self.less_logarithm(first)
             for k in range(shifts):
                 at = k * rows
@@ -173,10 +174,11 @@ class PageCompiler(CodeCompiler):
             for k in range(muls):
                 word, shift = divmod(k, own.shifts)
                 halves = int(own.shifts < own.places)
-                self.part(w_at + word, shift, rows, 1, k == 0, k == muls - 1, x_step=own.shifts, halves=halves)
+                hands = semaphores((FULL,) if k == 0 else (), (FREE,) if k == muls - 1 else ())
+                self.part(w_at + word, shift, rows, 1, hands, x_step=own.shifts, halves=halves)
                 larger = {"op": VectorOp.MAX, "c": int(BANK)} if k else {}
                 self.vector(rows, a=STREAM, wide=1, **larger, write=Bank.C)
-            self.part(w_at + words, query, rows, period, **semaphores((), (MULTIPLIED,)))
+            self.part(w_at + words, query, rows, period, semaphores((), (MULTIPLIED,)))
             next(before, None)  # of the step before the lower rows are free
             for some, at, banks in ((low, 0, Bank.A), (high, low, Bank.A | Bank.C)):
                 if some:
@@ -238,12 +240,9 @@ class PageCompiler(CodeCompiler):
                     load(i + 1)
                     score(i, fold(i - 1))
 
-    def part(
-        self, w: int, x: int, rows: int, chunks: int, first: bool = False, last: bool = False, **fields: int
-    ) -> None:
-        """MUL of one tile as one of several on a half of W; `first` and `last` of them wait and signal for it."""
+    def part(self, w: int, x: int, rows: int, chunks: int, hands: dict[str, int], **fields: int) -> None:
+        """MUL of one tile as one of several on a half of W. hands : semaphores"""
         size = {"rows": rows - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1, "x_step": chunks}
-        hands = semaphores((FULL,) if first else (), (FREE,) if last else ())
         self._emit(Opcode.MUL, w=w, x=x, start=1, end=1, **size | hands | fields)
 
 
