@@ -47,8 +47,8 @@ TABLES = {
     "Public memory macros": Table(
         "macros",
         "What the model of memories is above published macros. Left out: the error with a fit to all other macros, and "
-        "to all other generators. Without ASAP7's one, the only timed macro of 7 nm, times follow FO4. A formula's times "
-        "are of no circuit, and are not fitted.",
+        "to all other generators. Without ASAP7's one, the only timed macro of 7 nm, times follow FO4. Times by a "
+        "formula are of no circuit, and are not fitted.",
         synthesis_results.macros,
     ),
     "Layout": Table(
