@@ -88,7 +88,8 @@ def routing(known: dict) -> str:
         metals = ", ".join(f"{length / 1000:,.1f}" for length in u["lengths"].values())
         left = (str(u["unrouted"]), f"{u['open'] + u['split']}, {u['touching']}")
         seconds = f"{sum(u['seconds'].values()):.0f}"
-        paths = (f"{u['opensta']:,.0f}", f"{u['opensta_wires']:,.0f}", f"{u['start']}, {u['end']}")
+        opensta = (f"{u['opensta']:,.0f}", f"{u['opensta_wires']:,.0f}")
+        paths = (*opensta, f"{u['start']}, {u['end']}", f"{u['with_memories']:,.0f}")
         rows.append([name, " x ".join(f"{x:,.0f}" for x in u["die"]), metals, f"{u['vias']:,}", *left, seconds, *paths])
     heads = [
         "unit, effort",
@@ -99,7 +100,8 @@ def routing(known: dict) -> str:
         "nets open, touching",
         "CPU s",
     ]
-    return table([*heads, "path by OpenSTA, ps", "with wires", "from, to with wires"], rows)
+    paths = ("path by OpenSTA, ps", "with wires", "from, to with wires", "with wires and memories, ps (ours)")
+    return table([*heads, *paths], rows)
 
 
 def scan(known: dict) -> str:
