@@ -43,7 +43,7 @@ GROUPS = {
         "Estimate area, timing and power",
         "Estimate area, clock and power of units, also on an FPGA.",
         "scripts.size",
-        ("area", "timing", "power", "fpga", "layout", "scan", "table3", "libraries"),
+        ("area", "timing", "power", "fpga", "layout", "scan", "table3", "libraries", "macros"),
     ),
     "run": (
         "Run and simulate models",

@@ -6,16 +6,19 @@ import json
 import re
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from openvrex.golden.atomic_files import write_atomically
-from openvrex.synth import mapping, nldm, source_names, timing
+from openvrex.synth import mapping, memory_times, nldm, source_names, timing
 from openvrex.synth.liberty import EMBEDDED, Library, SynthError, digest, load
+from openvrex.synth.memory_times import Macro
 from openvrex.synth.sram import Sram
-from openvrex.synth.timing import Timing
+from openvrex.synth.timing import MemoryTimes, Timing
 
 BUILD = Path("build/synth")  # folder of caches, below the current folder
 MACRO_BITS = 512  # smaller memories become flip-flops, as memory compilers do not make them
@@ -232,6 +235,53 @@ def netlists(
     return done, library
 
 
+@dataclass(frozen=True)
+class WithMemories:
+    """Timing of a design with the times of its memories.
+
+    node : of the memories that no macro stands for (nm)
+    netlists, library : the design, as `netlists` returns it
+    times, sources : of each memory by module and name, and where they are from (`memory_times.times`)
+    timing : longest paths in all modules, None if there is none
+    """
+
+    node: int
+    netlists: dict[str, dict]
+    library: Library
+    times: dict[str, dict[str, MemoryTimes]]
+    sources: dict[str, dict[str, str]]
+    timing: Timing | None
+
+
+def with_memories(
+    verilog: str | Path, top: str, node: int | None = None, macros: Sequence[Macro] = (), **options: Any
+) -> WithMemories:
+    """Maps a design and times it with its memories.
+
+    node : of the memories (nm), None for the library's (`memory_times.node_of`)
+    macros : whose times replace the model's for memories of their size
+    options : arguments of `netlists`
+    Raises: `SynthError` as `netlists` does, and for macros beside the embedded library, whose unit is no time;
+    `ParamError` for an unknown node.
+    """
+    done, library = netlists(verilog, top, **options)
+    if macros and library.embedded:
+        raise SynthError(f"macro {macros[0].name}: has times in ps, the embedded library has none; give --liberty, too")
+    node = node or memory_times.node_of(library)
+    order = list(_instances(top, done))
+    found = {
+        n: {
+            name: memory_times.times(MemoryMacro.of(name, shape).macro(node), library, macros)
+            for name, shape in done[n]["memories"].items()
+        }
+        for n in order
+    }
+    times = {n: {name: t for name, (t, _) in own.items()} for n, own in found.items()}
+    sources = {n: {name: s for name, (_, s) in own.items()} for n, own in found.items()}
+    timed, _ = _timings(order, done, library, not library.embedded, times)
+    return WithMemories(node, done, library, times, sources, timed.get(top))
+
+
 def loaded(liberty: list[Path] | None, dont_use: tuple[str, ...] = (), build: Path = BUILD) -> Library:
     """The library that `netlists` uses. Raises `SynthError` as `liberty.load` does."""
     paths = [Path(p) for p in liberty] if liberty else [EMBEDDED]
@@ -316,19 +366,11 @@ def _total(
     outside: tuple[str, ...],
 ) -> Area:
     """Area of a design: the sum of its modules' own cells times their instances."""
-    inside = {n: {x: d["cells"].get(x, 0) for x in done if x in d["cells"]} for n, d in done.items()}
-    try:
-        order = list(TopologicalSorter(inside).static_order())  # leaves first
-    except CycleError as e:
-        raise SynthError(f"{top}: {' in '.join(e.args[1])}: a module cannot contain itself") from None
-    instances = Counter({top: 1})
-    for name in reversed(order):
-        for leaf, count in inside[name].items():
-            instances[leaf] += count * instances[name]
+    instances = _instances(top, done)
     own = {n: _own(n, effort, d, {*done, *outside}, library, names, microns) for n, d in done.items()}
-    timed, untimed = ({}, "") if outside else _timings([n for n in order if instances[n]], done, library, microns)
+    timed, untimed = ({}, "") if outside else _timings(list(instances), done, library, microns)
     own = {n: replace(a, timing=timed.get(n), untimed=untimed) for n, a in own.items()}
-    parts = [(own[n], instances[n]) for n in (top, *(n for n in done if n != top)) if instances[n]]
+    parts = [(own[n], instances[n]) for n in (top, *(n for n in done if n != top)) if n in instances]
     cells: Counter[str] = Counter()
     for area, count in parts:
         cells.update({n: c * count for n, c in area.cells.items()})
@@ -345,6 +387,20 @@ def _total(
         cpu_seconds=round(sum(d["cpu"] for d in done.values()), 1),
         peak_mb=round(max(d["peak"] for d in done.values()) / 1024, 1),
     )
+
+
+def _instances(top: str, done: dict[str, dict]) -> dict[str, int]:
+    """The number of instances of each module that `top` holds, leaves first. Raises `SynthError` for a cycle."""
+    inside = {n: {x: d["cells"].get(x, 0) for x in done if x in d["cells"]} for n, d in done.items()}
+    try:
+        order = list(TopologicalSorter(inside).static_order())
+    except CycleError as e:
+        raise SynthError(f"{top}: {' in '.join(e.args[1])}: a module cannot contain itself") from None
+    instances = Counter({top: 1})
+    for name in reversed(order):
+        for leaf, count in inside[name].items():
+            instances[leaf] += count * instances[name]
+    return {n: instances[n] for n in order if instances[n]}
 
 
 def _own(
@@ -388,12 +444,19 @@ def _own(
     )
 
 
-def _timings(order: list[str], done: dict[str, dict], library: Library, microns: bool) -> tuple[dict[str, Timing], str]:
-    """Timing of each module, leaves first; without it the reason."""
+def _timings(
+    order: list[str],
+    done: dict[str, dict],
+    library: Library,
+    microns: bool,
+    memories: dict[str, dict[str, MemoryTimes]] | None = None,
+) -> tuple[dict[str, Timing], str]:
+    """Timing of each module, leaves first; without it the reason. `memories` as in `timing.analyse`."""
     used = {c for n in order for c in done[n]["cells"] if c in library.cells}
     try:
         cells = nldm.load(library, used)
-        found = timing.analyse({n: done[n]["netlist"] for n in order}, cells, "ps" if microns else "tau")
+        modules = {n: done[n]["netlist"] for n in order}
+        found = timing.analyse(modules, cells, "ps" if microns else "tau", memories=memories)
     except SynthError as e:
         return {}, str(e)
     named = {}

@@ -21,6 +21,7 @@ from openvrex.golden.atomic_files import write_atomically
 from openvrex.synth import nldm, opensta, timing
 from openvrex.synth.flow import BUILD
 from openvrex.synth.liberty import Library, SynthError
+from openvrex.synth.timing import MemoryTimes
 from openvrex.synth.wires import Metals, Pin, Wire, wires
 
 NODE = 130  # nm
@@ -83,7 +84,8 @@ class Layout:
     split, touching : nets in several parts, groups of nets that are one, by KLayout from the metal of the GDS
     seconds : processor time by step
     delay, with_wires : longest path without and with wires (ps), and its start and end with wires
-    opensta, opensta_wires : the same by OpenSTA, None without it
+    with_memories : the longest path with wires and the times of memories (ps)
+    opensta, opensta_wires : delay and with_wires by OpenSTA, None without it
     """
 
     top: str
@@ -101,6 +103,7 @@ class Layout:
     seconds: dict[str, float]
     delay: float
     with_wires: float
+    with_memories: float
     start: str
     end: str
     opensta: float | None
@@ -163,11 +166,18 @@ def job(top: str, netlist: dict, density: float) -> dict:
 
 
 def place(
-    top: str, netlist: dict, library: Library, out: Path, density: float = DENSITY, build: Path = BUILD
+    top: str,
+    netlist: dict,
+    library: Library,
+    out: Path,
+    density: float = DENSITY,
+    build: Path = BUILD,
+    memories: dict[str, MemoryTimes] | None = None,
 ) -> Layout:
     """Places and routes a flat module, times it with its wires, and writes DEF, LEF, GDS and a picture into `out`.
 
     netlist : as `synth.worker` reports it, mapped with `barred` cells barred and without clock gates
+    memories : times of memories, by name; another memory takes none
     Raises: `SynthError` for a missing package, a density outside of 0.1 to 0.9, and with Coriolis's reason if it
     stops. Files of the steps that it reached are in `out` even then.
     """
@@ -183,7 +193,8 @@ def place(
     done = json.loads((kept / "done.json").read_text())
     found = wires((kept / f"{top}.def").read_text(), _pads(netlist, done["pads"]), METALS)
     pieces = re.findall(r"^ +\d+\| &<id:\d+ (\w+ \S+ \S+ \[[^]]*\] \[[^]]*\])", _text(kept / "log"), re.M)
-    return _measured(top, netlist, library, done, found, () if done["routed"] else tuple(dict.fromkeys(pieces)))
+    unrouted = () if done["routed"] else tuple(dict.fromkeys(pieces))
+    return _measured(top, netlist, library, done, found, unrouted, memories or {})
 
 
 def _run(top: str, asked: str, kept: Path, out: Path) -> None:
@@ -237,7 +248,13 @@ def _pads(netlist: dict, pads: dict[str, list]) -> dict[str, dict[Pin, tuple]]:
 
 
 def _measured(
-    top: str, netlist: dict, library: Library, done: dict, found: dict[str, Wire], unrouted: tuple[str, ...]
+    top: str,
+    netlist: dict,
+    library: Library,
+    done: dict,
+    found: dict[str, Wire],
+    unrouted: tuple[str, ...],
+    memories: dict[str, MemoryTimes],
 ) -> Layout:
     cells = nldm.load(library, {kind for _, kind, _ in netlist["cells"]})
     kinds = {f"u{i}": cells[kind] for i, (_, kind, _) in enumerate(netlist["cells"])}
@@ -247,7 +264,10 @@ def _measured(
             own = {p: sum(kinds[p[0]].inputs.get(p[1], (0.0,))) / 2 for p in wire.pins if p[0] in kinds}
             driver = next((p for p in wire.pins if p[0] in kinds and p[1] in kinds[p[0]].outputs), ("", ""))
             charged[int(net[1:])] = wire.capacitance, max(wire.elmore(driver, own).values(), default=0.0)
-    plain, wired = (timing.analyse({top: netlist}, cells, "ps", w)[top] for w in (None, charged))
+    plain, wired, whole = (
+        timing.analyse({top: netlist}, cells, "ps", w, {top: times})[top]
+        for w, times in ((None, {}), (charged, {}), (charged, memories))
+    )
     sta: list[float | None] = [None, None]
     if shutil.which(opensta.COMMAND):
         sta = [opensta.longest(top, netlist, library, w).delay for w in (None, found)]
@@ -273,6 +293,7 @@ def _measured(
         seconds=done["seconds"],
         delay=plain.delay,
         with_wires=wired.delay,
+        with_memories=whole.delay,
         start=path.start if wired.paths else "",
         end=path.end if wired.paths else "",
         opensta=sta[0],

@@ -198,7 +198,7 @@ def load(paths: list[Path], build: Path, dont_use: tuple[str, ...] = ()) -> Libr
     cells: dict[str, Cell] = {}
     files = []
     for path in paths:
-        data = _bytes(path)
+        data = file_bytes(path)
         found: dict[str, Cell] = {}
         for i, library in enumerate(libraries(path, data)):
             _check_head(path, library)
@@ -250,11 +250,11 @@ def digest(paths: list[Path]) -> str:
     """SHA-256 of the files' contents, in order. Raises `SynthError` for a file that cannot be read."""
     h = hashlib.sha256()
     for path in paths:
-        h.update(hashlib.sha256(_bytes(path)).digest())
+        h.update(hashlib.sha256(file_bytes(path)).digest())
     return h.hexdigest()
 
 
-def _bytes(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
     """Content of a Liberty file, decompressed. Raises `SynthError` if it cannot be read or is empty."""
     try:
         if path.exists() and not path.is_file():

@@ -10,8 +10,9 @@ arc counts as possible, so there are no false paths.
   them its setup (or recovery) time before the next edge. Hold is not analysed.
 - A clock gate ends paths at its enable, its setup time before the next edge. The clock behind it is as ideal as the one
   in front: the same edge, without delay, slew or skew.
-- A memory left out of the logic starts paths at its read data and ends them at all its other pins, without access or
-  setup time of its own. Data that it reads without a clock follow address and enable at once.
+- A memory left out of the logic starts paths at its read data and ends them at all its other pins. It takes the access
+  and setup times that it is given (`MemoryTimes`), else none. Data that it reads without a clock follow address and
+  enable by the access time.
 - Input ports switch at time 0 with slew 0. Output ports have no load and end paths at the clock edge.
 - Constants and undriven nets never switch.
 
@@ -70,6 +71,27 @@ class Path:
 
 
 @dataclass(frozen=True)
+class MemoryTimes:
+    """Times of a memory, for rising and falling signals.
+
+    access, slews : delay of read data behind the clock edge and their slew, by the slew of the clock and the load
+    setup : time that an input must be there before the clock edge, by its slew
+    load : capacitance of an input (fF)
+    """
+
+    access: tuple[Table, Table]
+    slews: tuple[Table, Table]
+    setup: tuple[Table, Table]
+    load: float = 0.0
+
+
+def memory_times(access: float, setup: float) -> MemoryTimes:
+    """Times (ps, or tau for the embedded library) that depend on no slew and no load; read data have a slew of 0."""
+    tables = (constant(access),) * 2, (_ZERO,) * 2, (constant(setup),) * 2
+    return MemoryTimes(*tables)
+
+
+@dataclass(frozen=True)
 class Timing:
     """The longest path of each kind, longest first. `unit` of times: "ps", or "tau" for the embedded library."""
 
@@ -107,6 +129,7 @@ def analyse(
     cells: dict[str, CellTiming],
     unit: str,
     wires: dict[int, tuple[float, float]] | None = None,
+    memories: dict[str, dict[str, MemoryTimes]] | None = None,
 ) -> dict[str, Timing]:
     """Longest paths of every module, by module. The last module's include those in its leaves.
 
@@ -115,12 +138,13 @@ def analyse(
     unit : unit of times for the reports, "ps" or "tau"
     wires : capacitance (fF) of a net's wire and its longest delay (ps), by net of the last module. The capacitance
         loads the driver; the delay counts on every way through the net, and leaves the slew as it is
+    memories : times of memories by module and name; another memory takes none
     Raises: `SynthError` for latches, combinational loops, several clocks, and clocks made by logic other than a clock
     gate.
     """
     modules: dict[str, _Module] = {}
     for name, netlist in netlists.items():
-        modules[name] = _Module(name, netlist, cells, modules)
+        modules[name] = _Module(name, netlist, cells, modules, (memories or {}).get(name, {}))
     modules[name].add_wires(wires or {})
     for module in reversed(list(modules.values())):
         module.load_leaves()
@@ -149,13 +173,21 @@ class _Module:
     ports (`load_leaves`), arrivals (`run`). `leaves` are the modules that it may hold, after their first step.
     """
 
-    def __init__(self, name: str, netlist: dict, cells: dict[str, CellTiming], leaves: dict[str, "_Module"]):
-        self.name, self.netlist, self.leaves = name, netlist, dict(leaves)
+    def __init__(
+        self,
+        name: str,
+        netlist: dict,
+        cells: dict[str, CellTiming],
+        leaves: dict[str, "_Module"],
+        memories: dict[str, MemoryTimes],
+    ):
+        self.name, self.netlist, self.leaves, self.memories = name, netlist, dict(leaves), memories
         self.nets: dict[int, int] = {}
         self.tables = Tables()
         self.arcs: list[tuple[np.ndarray, ...]] = []  # source, target, delay table, slew table, instance
         self.instances: list[tuple[str, str]] = []  # cell or "memory", name
         self.starts: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> name, arrivals by kind and edge, slews
+        self.reads: dict[int, tuple[str, np.ndarray, np.ndarray]] = {}  # net -> memory, its tables of access and slew
         self.ends: list[tuple[int, int, int, str]] = []  # node, number of its setup table or -1, kind, name
         self.clocks: dict[tuple[int, int], str] = {}  # net, edge -> a register or memory that it clocks
         self.gated: dict[int, int] = {}  # net behind a clock gate -> the gate's clock
@@ -255,6 +287,7 @@ class _Module:
     def _memory(self, name: str, parameters: dict[str, str], pins: dict[str, list]) -> None:
         """Adds starts and ends of a memory, and arcs if it is read without a clock."""
         width, abits = int(parameters["WIDTH"], 2), int(parameters["ABITS"], 2)
+        times = self.memories.get(name, _NO_TIMES)
         for way, signals in (
             ("RD", {"address": ("ADDR", abits), "enable": ("EN", 1), "reset": ("SRST", 1)}),
             ("WR", {"address": ("ADDR", abits), "data": ("DATA", width), "enable": ("EN", width)}),
@@ -269,17 +302,24 @@ class _Module:
                     for i, b in enumerate(pins[f"{way}_{key}"][p * n : (p + 1) * n])
                 ]
                 given = [self._net(b) for b in pins["RD_DATA"][p * width : (p + 1) * width]] if way == "RD" else []
+                loaded = np.array([net for net in dict(taken) if net >= 0], int)
+                self.loads.append((loaded, np.full(2, times.load)))
                 if clocked:
                     net = self._net(pins[f"{way}_CLK"][p])
                     self.clocks.setdefault((net, RISE if rising else FALL), f"{name} {verb}")
                     for net, what in dict(taken).items():
-                        self._end(net, (RISE, FALL), -1, MEMORY, what)
+                        for edge in (RISE, FALL):
+                            self._end(net, (edge,), self.tables.add(times.setup[edge]), MEMORY, what)
                     for i, net in enumerate(given):
                         self._start(net, f"{name} {verb} data" + (f"[{i}]" if width > 1 else ""), MEMORY)
+                        access, slews = (
+                            np.array([self.tables.add(t) for t in tables]) for tables in (times.access, times.slews)
+                        )
+                        self.reads[net] = name, access, slews
                 elif way == "WR":
                     raise SynthError(f"{self.name}: {name} is written without a clock; only clocked writes are timed")
                 else:
-                    self._follow(name, [n for n, _ in taken], given)
+                    self._follow(name, [n for n, _ in taken], given, times)
 
     def _start(self, net: int, name: str, kind: int) -> None:
         """Lets paths start at both edges of a net at time 0."""
@@ -289,12 +329,13 @@ class _Module:
         arrivals[kind] = 0
         self.starts[net] = name, arrivals, np.zeros(2)
 
-    def _follow(self, name: str, sources: list[int], targets: list[int]) -> None:
-        """Adds arcs without delay from all `sources` to all `targets`."""
-        pairs = np.array([(2 * s + a, 2 * t + b) for s in sources for t in targets for a in (0, 1) for b in (0, 1)])
-        at = np.full(len(pairs), len(self.instances))
+    def _follow(self, name: str, sources: list[int], targets: list[int], times: MemoryTimes) -> None:
+        """Adds arcs from all `sources` to all `targets`, in which the memory is read."""
+        at = np.full(2 * len(sources) * len(targets), len(self.instances))
         self.instances.append(("memory", name))
-        self._add(pairs[:, 0], pairs[:, 1], _ZERO, _ZERO, at)
+        for edge in (RISE, FALL):
+            pairs = np.array([(2 * s + a, 2 * t + edge) for s in sources for t in targets for a in (RISE, FALL)])
+            self._add(pairs[:, 0], pairs[:, 1], times.access[edge], times.slews[edge], at)
 
     def _leaf_inputs(self, instance: str, leaf: "_Module", pins: dict[str, list]) -> None:
         """Adds loads and clock of a leaf in this module, and numbers all its nets."""
@@ -370,6 +411,11 @@ class _Module:
         self.into = np.argsort(self.target, kind="stable")
         self.arrival, self.slew = np.full((3, nodes), -np.inf), np.zeros(nodes)
         self.arrival[REGISTER, -1] = 0
+        for net, (_, access, slew_of) in self.reads.items():
+            if net >= 0:
+                load = self.load[2 * net : 2 * net + 2]
+                self.starts[net][1][MEMORY] = self.tables(access, np.zeros(2), load)
+                self.starts[net][2][:] = np.maximum(self.tables(slew_of, np.zeros(2), load), 0)
         for net, (_, arrivals, slews) in self.starts.items():
             own = slice(2 * net, 2 * net + 2)
             self.arrival[:, own], self.slew[own] = arrivals + self.wire[own], slews
@@ -410,14 +456,14 @@ class _Module:
             ends = self.kind == kind
             np.maximum.at(behind, self.node[ends], self.setup[ends])
             for port, edge, need in self._behind(behind):
-                self.needed[port, edge, kind] = _constant(need)
+                self.needed[port, edge, kind] = constant(need)
         for target, n in self.outputs.items():
             for b in (RISE, FALL):
                 if n >= 0 and self.arrival[PORT, 2 * n + b] > -np.inf:
                     behind = np.full(len(self.slew), -np.inf)
                     behind[2 * n + b] = 0
                     for source, a, need in self._behind(behind):
-                        self.through[source, a, target, b] = _constant(need)
+                        self.through[source, a, target, b] = constant(need)
 
     def _behind(self, behind: np.ndarray) -> list[tuple[tuple[str, int], int, float]]:
         """Input ports and edges with their longest delay to a node of `behind`, plus the value there."""
@@ -450,6 +496,10 @@ class _Module:
         clocked = node == len(self.slew) - 1
         start = self._register(self.instance[arcs[-1]]) if clocked else self.starts[node // 2][0]
         steps = []
+        net, edge = divmod(node, 2)
+        if kind == MEMORY and net in self.reads and self.reads[net][0] in self.memories:
+            arrival = float(self.arrival[kind, node])
+            steps.append(PathStep("memory", self.reads[net][0], self.names.get(net, ""), EDGES[edge], arrival, arrival))
         for i in reversed(arcs):
             net, edge = divmod(self.target[i], 2)
             cell, instance = self.instances[self.instance[i]]
@@ -506,12 +556,13 @@ class _Module:
         return [self.names.get(n, "a net without name") for n in loop]
 
 
-def _constant(value: float) -> Table:
+def constant(value: float) -> Table:
     """A table with one value for every slew and load."""
     return Table((0.0,), (0.0,), ((value,),))
 
 
-_ZERO = _constant(0.0)
+_ZERO = constant(0.0)
+_NO_TIMES = memory_times(0.0, 0.0)
 
 
 def _short(instance: str) -> str:

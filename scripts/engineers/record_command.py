@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -31,7 +32,6 @@ from openvrex.synth.structure import structure
 RESULTS = recorded_results.DOCS / "results"
 # Library -> its files, relative to the folder of the project, as all paths of the manual.
 LIBRARIES = {"embedded": "", "ASAP7": "../shared/pdk/asap7*.lib.gz", "SKY130": "../shared/pdk/sky130hd_tt.lib.gz"}
-MEMORY_NODE = 7  # nm, the node of ASAP7: for the access time of memories
 VREX = "import sys; sys.argv[0] = 'vrex'; from openvrex.scripts.main import app; app()"
 
 
@@ -133,47 +133,48 @@ def _version(tool: str) -> str:
 
 
 def _clock(reports: list[tuple[str, dict]]) -> dict:
-    """The area and the longest paths (ps) of each unit."""
+    """The area and the longest paths (ps) of each unit, without its memories' times and with them.
+
+    Each command stands twice: with memories of ASAP7's node, and with those of 14 nm, in ASAP7's FO4.
+    """
     out = {}
-    for _, report in reports:
+    for (_, report), (_, later) in zip(reports[::2], reports[1::2], strict=True):
         for name, unit in report["units"].items():
-            paths = unit["timing"]["paths"]
+            paths, found = unit["timing"]["paths"], unit["with_memories"]["paths"]
+            at_14 = later["units"][name]["with_memories"]["paths"]
             out[name] = {
                 "area": unit["total_area"],
                 "delay": paths[0]["delay"],
                 "start": paths[0]["start"],
                 "end": paths[0]["end"],
-                "to_memory": max((p["delay"] for p in paths if p["kind"].endswith("to memory")), default=None),
-                "from_memory": max((p["delay"] for p in paths if p["kind"].startswith("memory to")), default=None),
-                "with_access": max(p["delay"] + _access(p["start"], unit["memories"]) for p in paths),
+                "with_access": found[0]["delay"],
+                "access_start": found[0]["start"],
+                "access_end": found[0]["end"],
+                "at_14": at_14[0]["delay"] * synthesis_results.STEP,
+                "kinds": {p["kind"]: p["delay"] for p in found},
+                "kinds_14": {p["kind"]: p["delay"] * synthesis_results.STEP for p in at_14},
             }
     return out
-
-
-def _access(start: str, memories: list[dict]) -> float:
-    """Access time (ps) of the memory whose data a path starts from; 0 for a path from elsewhere.
-
-    A path in a leaf has names of its own: for it the slowest memory counts.
-    """
-    name, data, _ = start.partition(" read data")
-    times = {}
-    for m in memories:
-        sram = Sram(m["depth"], m["width"], m["read_ports"], m["write_ports"], MEMORY_NODE, m["shared"])
-        times[m["name"]] = sram.access.value
-    return times.get(name, max(times.values())) if data else 0.0
 
 
 def _opensta(reports: list[tuple[str, dict]]) -> dict:
     """The longest path of each unit by `synth.timing` and by OpenSTA (ps; τ with the embedded library)."""
 
     def beside(ours: dict, theirs: dict) -> dict:
-        same = all(ours["paths"][0][end] == theirs[end] for end in ("start", "end"))
+        same = all(_owner(ours["paths"][0][end]) == theirs[end] for end in ("start", "end"))
         return {"ours": ours["delay"], "opensta": theirs["delay"], "same_ends": same}
 
     return {
-        library: {name: beside(report["units"][name]["timing"], path) for name, path in report["opensta"].items()}
+        library: {
+            name: beside(report["units"][name]["with_memories"], path) for name, path in report["opensta"].items()
+        }
         for library, report in reports
     }
+
+
+def _owner(end: str) -> str:
+    """The register, port or memory where a path starts or ends; OpenSTA names a memory without its port."""
+    return re.split(" (?:read|write) ", end)[0]
 
 
 def _area(reports: list[tuple[str, dict]]) -> dict:
@@ -370,7 +371,12 @@ FLEET = (
 )
 TEXT = "papers stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
 MEASURED = {
-    "clock": Result(tuple(("ASAP7", f"size timing {u} {TIMED}") for u in ("dre", "dpe")), (*DRE, "dpe"), _clock),
+    "clock": Result(
+        tuple(("ASAP7", f"size timing {u} {TIMED}{node}") for u in ("dre", "dpe") for node in ("", " --node 14")),
+        (*DRE, "dpe"),
+        _clock,
+    ),
+    "macros": Result((("embedded", "size macros"),), (), _first, ()),
     "opensta": Result(
         tuple((library, "size timing dre --opensta") for library in LIBRARIES),
         DRE,

@@ -47,11 +47,12 @@ def command(
         with Spinner() as status:
             status.update(f"synthesising {unit}")
             made = generated or emit_cache.emitted(unit, emit.params_of(unit, system), flow.BUILD)
-            netlists, library = flow.netlists(
-                made.verilog, made.top, liberty, dont_use=bars, effort=effort, target=target, gated=0
-            )
+            text, top = made.verilog, made.top
+            mapping = {"liberty": liberty, "effort": effort, "target": target, "gated": 0}
+            one = flow.with_memories(text, top, layout.NODE, (), dont_use=bars, **mapping)
             status.update(f"placing and routing {unit}")
-            found = layout.place(made.top, netlists[made.top]["netlist"], library, folder, density)
+            netlist = one.netlists[top]["netlist"]
+            found = layout.place(top, netlist, one.library, folder, density, memories=one.times[top])
     except SynthError as e:
         console.error(str(e))
         raise typer.Exit(2) from None
@@ -90,6 +91,7 @@ def _print(found: layout.Layout, effort: str, folder: Path) -> None:
     if body:
         heads = ["timed by", "longest path ps", "with wires ps", "times", "with wires MHz"]
         print_table(f"From {found.start} to {found.end}", heads, body)
+    console.out.print(f"with wires and the times of memories: {found.with_memories:,.0f} ps", highlight=False)
     for text in (*found.unrouted, *found.open, *found.split, *(f"{', '.join(nets)} touch" for nets in found.touching)):
         console.out.print(f"not finished: {text}", highlight=False, markup=False)
     console.out.print(f"{folder}: DEF, LEF, GDS, layout.png", highlight=False)

@@ -54,6 +54,8 @@ TYPED = {
     "size table3 --node 15": "--node=15: must be one of 7, 14, 16, 28, 45, 130",
     "size timing nothing": "unit='nothing': must be one of",
     "size timing --target 500": "target=500: must be more than 0 ps, and needs effort speed",
+    "size timing hcu --node 15": "--node=15: must be one of 7, 14, 16, 28, 45, 130",
+    "size timing hcu --macro nowhere.lib": "nowhere.lib: cannot read the Liberty file",
     "size fpga hcu --device ice": "--device='ice'",
     "size layout nothing": "unit='nothing': must be one of",
     "size scan nothing": "unit='nothing': must be one of",

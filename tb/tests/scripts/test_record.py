@@ -23,7 +23,7 @@ from openvrex.sim.system.platforms import EDGE, POWER, POWER_FILE, SERVER, platf
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
-from tb.tests.commands import refuses
+from tb.tests.commands import refuses, vrex
 
 KEPT = {name: json.loads((record_command.RESULTS / f"{name}.json").read_text()) for name in record_command.MEASURED}
 
@@ -150,15 +150,36 @@ def test_another_name_is_refused():
     assert f"result='clocks': must be one of {', '.join(record_command.MEASURED)}" in run.stderr
 
 
-def test_a_path_from_a_memory_takes_its_access():
-    memories = [
-        {"name": "a.mem", "depth": 1024, "width": 37, "read_ports": 1, "write_ports": 1, "shared": True},
-        {"name": "b.mem", "depth": 16, "width": 8, "read_ports": 1, "write_ports": 1, "shared": False},
-    ]
-    slow, fast = (record_command._access(f"{m} read data[0]", memories) for m in ("a.mem", "b.mem"))
-    assert slow > fast > 0
-    assert record_command._access("leaf.mem read data[3]", memories) == slow
-    assert record_command._access("chunk", memories) == 0
+def test_a_clock_is_that_of_the_path_with_memories():
+    """The second report has the memories of 14 nm, in the delays of 7 nm."""
+
+    def path(kind, delay, start="a"):
+        return {"kind": kind, "delay": delay, "start": start, "end": "b"}
+
+    unit = {
+        "total_area": 5.0,
+        "timing": {"paths": [path("register to register", 90.0), path("memory to register", 80.0)]},
+        "with_memories": {
+            "paths": [path("memory to register", 95.0, "m read data"), path("register to register", 90.0)]
+        },
+    }
+    later = {"with_memories": {"paths": [path("memory to register", 120.0), path("register to register", 90.0)]}}
+    (made,) = record_command._clock([("", {"units": {"u": unit}}), ("", {"units": {"u": later}})]).values()
+    assert (made["delay"], made["with_access"], made["access_start"]) == (90.0, 95.0, "m read data")
+    assert made["at_14"] == pytest.approx(120.0 * synthesis_results.STEP)
+    assert made["kinds_14"]["register to register"] == pytest.approx(90.0 * synthesis_results.STEP)
+    assert record_command._owner("a.mem read 1 data[3]") == "a.mem"
+    assert record_command._owner("core.write_enable[3]") == "core.write_enable[3]"
+
+
+def test_recorded_errors_of_macros_are_todays():
+
+    def rounded(text):
+        return json.loads(text, parse_float=lambda x: round(float(x), 6))
+
+    kept = json.dumps(KEPT["macros"]["figures"])
+    assert rounded(kept) == rounded(vrex("size", "macros", "--json").stdout)
+    assert "formula" in vrex("size", "macros").stdout
 
 
 FIGURE = re.compile(r"\d[\d,]*\.\d|\d{3,}|\d %")  # what makes a cell one of measured figures

@@ -148,6 +148,7 @@ def test_counter_is_laid_out(tmp_path):
     assert found.density == pytest.approx(layout.DENSITY, rel=0.1)
     assert found.wire > 0.5
     assert found.with_wires > 1.05 * found.delay
+    assert found.with_memories == found.with_wires, "it has no memory"
     if found.opensta_wires:
         assert found.opensta == pytest.approx(found.delay, abs=0.02)
         assert found.opensta_wires == pytest.approx(found.with_wires, rel=0.1)

@@ -10,26 +10,86 @@ from openvrex.synth import technology
 from openvrex.synth.agreement import agreement
 from openvrex.synth.flow import MACRO_BITS, Area, MemoryMacro
 from openvrex.synth.liberty import EMBEDDED, load
-from openvrex.synth.sram import ACCESS_FACTOR, AREA_SPREAD, ENERGY_FACTOR, POINTS, Sram, crossover
+from openvrex.synth.sram import (
+    ACCESS_FACTOR,
+    AREA_SPREAD,
+    ENERGY_FACTOR,
+    FITTED,
+    FITTED_NODE,
+    MODELS,
+    POINTS,
+    SETUP_FACTOR,
+    Fit,
+    Point,
+    Sram,
+    crossover,
+    fitted,
+    left_out,
+)
 from openvrex.synth.table3 import CONTROL, CORE, LXE_BITS, OWN, PAPER, powers_of, table3
 from openvrex.synth.technology import NODES, Estimate, to_node
+
+SKY130 = [p for p in POINTS if p.cell == 1.896]  # their areas follow no model of ours: docs/size.md says by how much
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda p: p.name)
 def test_published_macros_lie_in_the_stated_spread(point):
     errors = point.errors()
     assert errors
-    assert abs(errors.get("area", 0)) < AREA_SPREAD
-    for name, factor in (("energy", ENERGY_FACTOR), ("access", ACCESS_FACTOR)):
-        assert 1 / factor < 1 + errors.get(name, 0) < factor
+    assert point in SKY130 or abs(errors.get("area", 0)) < AREA_SPREAD
+    assert 1 / ENERGY_FACTOR < 1 + errors.get("energy", 0) < ENERGY_FACTOR
+    if point.node == FITTED_NODE and point.access:
+        unseen = left_out(point, generator=True)
+        for name, factor in (("access", ACCESS_FACTOR), ("setup", SETUP_FACTOR)):
+            assert 1 / factor < 1 + errors.get(name, 0) < factor
+            assert 1 / factor < 1 + unseen.get(name, 0) < factor
 
 
 def test_calibration_residuals():
     """What docs/size.md states."""
-    worst = {n: max(abs(p.errors()[n]) for p in POINTS if n in p.errors()) for n in ("area", "energy", "access")}
-    assert worst == pytest.approx({"area": 0.119, "energy": 0.394, "access": 1.711}, abs=2e-3)
-    mean = [abs(p.errors()["area"]) for p in POINTS if "area" in p.errors()]
-    assert sum(mean) / len(mean) == pytest.approx(0.052, abs=2e-3)
+    own = [p.errors() | {"sky130": p in SKY130} for p in POINTS]
+    areas = [abs(e["area"]) for e in own if "area" in e and not e["sky130"]]
+    assert (max(areas), sum(areas) / len(areas)) == pytest.approx((0.119, 0.052), abs=2e-3)
+    assert max(abs(e["energy"]) for e in own if "energy" in e) == pytest.approx(0.394, abs=2e-3)
+    assert sorted(1 / (1 + p.errors()["area"]) for p in SKY130 if p.area) == pytest.approx([1.39, 3.60, 4.81], abs=0.01)
+    timed = [p for p in POINTS if p.access and p.node == FITTED_NODE]
+    macros, generators = ([left_out(p, g)["access"] for p in timed] for g in (False, True))
+    assert (min(macros), max(macros)) == pytest.approx((-0.237, 0.755), abs=2e-3)
+    assert (min(generators), max(generators)) == pytest.approx((-0.301, 0.755), abs=2e-3)
+    assert all(p.errors()["access"] == pytest.approx(0, abs=1e-9) for p in POINTS if p.access and p not in timed)
+    (asap7,) = (p for p in POINTS if p.access and p.node == 7)
+    assert left_out(asap7)["access"] == pytest.approx(5.08, abs=0.01), "delays that follow FO4 are six times too long"
+
+
+def test_fit_finds_the_parameters_of_made_macros():
+    """Two generators of which one is twice as slow, and one at another node."""
+
+    def point(rows, columns, access, setup=0.0, node=130, generator="slow"):
+        return Point("", 1, rows, columns, 1.0, 0.0, 0.0, access, setup, node=node, generator=generator)
+
+    shapes = ((16, 32), (64, 256), (256, 64), (512, 128))
+    slow = [point(r, c, 2 * (1000 + 3 * r + 0.5 * c), 400) for r, c in shapes]
+    fast = [point(r, c, 1000 + 3 * r + 0.5 * c, 100, generator="fast") for r, c in shapes[:3]]
+    small = point(64, 256, 2**0.5 * (1000 + 3 * 64 + 0.5 * 256) / 10, 20, 13, "small")
+    fit = fitted((*slow, *fast, small))
+    assert fit == Fit(*(pytest.approx(x, rel=1e-9) for x in (1000 * 2**0.5, 3 * 2**0.5, 0.5 * 2**0.5, 200, 1, 1)))
+    assert fitted((*slow, *fast)).exponent == pytest.approx(0.4845, rel=1e-3), "no other node: as FO4"
+
+
+def test_times_of_a_macro_by_hand():
+    """1,024 words of 32 bits of one port: an array of 256 rows and 128 columns."""
+    for nanometres, factor in ((130, 1.0), (14, (14 / 130) ** FITTED.exponent)):
+        s = Sram(1024, 32, node=nanometres, shared=True)
+        assert s.organisation[:4] == (1, 1, 256, 128)
+        array = factor * (FITTED.start + 256 * FITTED.row + 128 * FITTED.column)
+        assert s.access.value == pytest.approx(array + 100 * s.area.value**0.5 / 1000)
+        assert s.access.high == pytest.approx(ACCESS_FACTOR * s.access.value)
+    assert Sram(64, 8, node=7).setup.value == pytest.approx(48), "ASAP7's"
+
+
+def test_models_are_not_fitted():
+    assert not {p.name for p in MODELS} & {p.name for p in POINTS}
+    assert all(p.errors()["access"] > 1 for p in MODELS if p.node != 7), "theirs are far shorter than any circuit's"
 
 
 def test_memory_of_the_paper():
@@ -63,7 +123,7 @@ def test_energy_leakage_and_access_follow_size_ports_and_node():
     assert two.write_energy.value == pytest.approx(2 * one.write_energy.value)
     assert Sram(64, 256).read_energy.value > 1.8 * Sram(64, 128).read_energy.value
     nodes = [Sram(1024, 64, node=n) for n in NODES]
-    for name in ("area", "read_energy", "access"):
+    for name in ("area", "read_energy", "access", "setup"):
         values = [getattr(s, name).value for s in nodes if s.node != 16]  # TSMC's cell is smaller than Samsung's at 14
         assert values == sorted(values)
         for s in nodes:

@@ -18,6 +18,7 @@ from openvrex.synth import mapping, table3
 from openvrex.synth.flow import MemoryMacro, synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load, truth_table
 from openvrex.synth.sram import Sram
+from openvrex.synth.technology import NODES
 from tb.tests.commands import refuses, tried, vrex
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
@@ -492,13 +493,28 @@ def test_command_prints_the_longest_path(units):
     text = "module t(input clk, d, output reg q); reg start; always @(posedge clk) begin start <= d; q <= ~start; end"
     units["dre"] = emit.Emitted(text + " endmodule", "t", {})
     result = vrex("size", "timing", "--effort", "speed")
-    for part in ("delay τ", "mapped for speed", "register to register", "start", "setup"):
+    for part in ("without memories τ", "mapped for speed", "register to register", "start", "setup"):
         assert part in result.stdout
     result = vrex("size", "timing", "--json")
     timing = json.loads(result.stdout)["units"]["dre"]["timing"]
     assert (timing["unit"], timing["levels"], timing["fmax_mhz"]) == ("tau", 1, None)
     assert [s["cell"] for s in timing["paths"][0]["steps"]] == ["DFF", "INV"]
     assert timing["delay"] == pytest.approx(25)
+
+
+def test_command_times_memories(units):
+    units["dre"] = emit.Emitted(RAM, "t", {})
+    result = vrex("size", "timing", "--macro-bits", "64")
+    for part in ("Memories, modelled at 14 nm", "t.left.mem", "model", "memory to output"):
+        assert part in result.stdout
+    dre = json.loads(vrex("size", "timing", "--macro-bits", "64", "--node", "7", "--json").stdout)["units"]["dre"]
+    times = dre["memory_times"]["t.left.mem"]
+    scale = 5 / NODES[7].fo4.value
+    s = Sram(64, 16, node=7)
+    assert (dre["memory_node"], times["source"]) == (7, "model")
+    assert (times["access"], times["setup"]) == pytest.approx((scale * s.access.value, scale * s.setup.value))
+    longer = dre["with_memories"]["delay"] - dre["timing"]["delay"]
+    assert longer == pytest.approx(times["access"])
 
 
 def test_command_takes_the_leaves_of_the_manifest(units):

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
-from openvrex.synth import nldm, opensta, source_names, timing
+from openvrex.synth import flow, memory_times, nldm, opensta, source_names, timing
 from openvrex.synth.flow import netlists as netlists_of
 from openvrex.synth.flow import synthesise
 from openvrex.synth.liberty import EMBEDDED, SynthError, load
+from openvrex.synth.sram import Sram
+from openvrex.synth.technology import NODES
 from openvrex.synth.wires import Wire
 from tb.tests.synth.cell_libraries import ASAP7, RAM, SKY130, needs_pdk
 
@@ -274,6 +276,71 @@ def test_memory_starts_and_ends_paths(cells):
     assert paths["input to memory"].delay == pytest.approx(10)
     later = plane("cell_rise", 0, 2) + plane("rise_constraint", plane("rise_transition", 0, 2), 0)
     assert paths["memory to register"].delay == pytest.approx(later)
+
+
+def times_by_planes(load: float) -> timing.MemoryTimes:
+    """Access 50 + 3 a fF of load (rise), 60 + 4 (fall), slew 2 a fF; setup 20 + slew / 2 (rise), 30 + slew / 4."""
+
+    def table(a, b, c):
+        return nldm.Table((0.0, 8.0), (0.0, 4.0), tuple(tuple(a + b * x + c * y for y in (0, 4)) for x in (0, 8)))
+
+    access, slews = (table(50, 1, 3), table(60, 1, 4)), (table(0, 0, 2), table(0, 0, 2))
+    return timing.MemoryTimes(access, slews, (table(20, 0.5, 0), table(30, 0.25, 0)), load)
+
+
+def test_memory_takes_its_access_and_setup_times(cells):
+    """By hand: read data through an inverter to the memory's own write data, and to a register."""
+    gates = [("INV", "qd"), ("DFF", "cqz"), ("DFF", "czw")]
+    part = netlist("cae", "", gates, {1: "out", 2: "held"}, {}, memory(True))
+    times = {"t": {"table.mem": times_by_planes(0.5)}}
+    found = timing.analyse({"t": part}, cells, "ps", memories=times)["t"]
+    paths = {p.kind: p for p in found.paths}
+    # q drives an inverter (1.5 fF) and a register (2 fF rising, 3 falling); d drives a write port of the memory.
+    ends = {}
+    for edge, (base, slope), pin in (("rise", (50, 3), 2), ("fall", (60, 4), 3)):
+        load = 1.5 + pin
+        arrival, slew = base + slope * load, 2 * load
+        ends["memory to register", edge] = arrival + plane(f"{edge}_constraint", slew, 0)
+        after = "fall" if edge == "rise" else "rise"
+        through = arrival + plane(f"cell_{after}", slew, 0.5)
+        slew = plane(f"{after}_transition", slew, 0.5)
+        ends["memory to memory", edge] = through + (20 + slew / 2 if after == "rise" else 30 + slew / 4)
+    for kind in ("memory to register", "memory to memory"):
+        assert paths[kind].delay == pytest.approx(max(v for (k, _), v in ends.items() if k == kind), rel=1e-12), kind
+    path = paths["memory to memory"]
+    assert (path.start, path.end) == ("table.mem read data", "table.mem write data")
+    assert (path.levels, path.steps[0].cell, path.steps[0].instance) == (1, "memory", "table.mem")
+    assert [s.arrival for s in path.steps] == pytest.approx(
+        [s.delay + x for s, x in zip(path.steps, (0, 78), strict=True)]
+    )
+    assert paths["input to memory"].delay == pytest.approx(30)
+    before = {p.kind: p for p in timing.analyse({"t": part}, cells, "ps")["t"].paths}
+    assert before["memory to memory"].delay < path.delay - 80
+    assert before["register to register"] == paths["register to register"], "a path that touches no memory"
+
+
+def test_memory_in_a_leaf_takes_its_times(cells):
+    """The same as flat, for a leaf that is read and written through an inverter each."""
+    leaf = netlist("cawde", "z", [("INV", "qz")], {}, {}, memory(True))
+    top = netlist("ca", "", [("DFF", "cyx"), ("INV", "xd")], {0: "out"})
+    top["cells"].append(["u", "leaf", {"c": [4], "a": [2], "w": [2], "e": [2], "d": [5], "z": [26]}])
+    flat = netlist("ca", "", [("DFF", "cyx"), ("INV", "xd"), ("INV", "qy")], {0: "out"}, {}, memory(True))
+    flat["memories"]["table.mem"][1] |= {"WR_ADDR": [2], "WR_EN": [2]}
+    times = timing.memory_times(70, 25)
+    one = timing.analyse({"t": flat}, cells, "ps", memories={"t": {"table.mem": times}})["t"]
+    two = timing.analyse({"leaf": leaf, "t": top}, cells, "ps", memories={"leaf": {"table.mem": times}})["t"]
+    assert {p.kind: p.delay for p in one.paths} == pytest.approx({p.kind: p.delay for p in two.paths})
+    assert {p.kind: p.delay for p in one.paths}["input to memory"] == pytest.approx(25)
+
+
+def test_data_read_without_a_clock_take_the_access_time(cells):
+    gates = [("INV", "ya"), ("INV", "qz"), ("DFF", "czw")]
+    part = netlist("cyde", "", gates, {2: "out"}, {}, memory(False))
+    times = {"t": {"table.mem": timing.memory_times(70, 0)}}
+    with_it = timing.analyse({"t": part}, cells, "ps", memories=times)["t"]
+    path = next(p for p in with_it.paths if p.kind == "input to register")
+    assert [s.cell for s in path.steps] == ["INV", "memory", "INV"]
+    assert path.steps[1].delay == 70
 
 
 def test_data_read_without_a_clock_follow_the_address(cells):
@@ -552,6 +619,80 @@ def test_delays_are_those_of_opensta(tmp_path, text):
     given, used = synthesised(text, None, tmp_path)
     ours = synthesise(text, "t", macro_bits=64, build=tmp_path).timing.delay
     assert opensta.longest("t", given, used).delay == pytest.approx(ours, abs=0.02)
+
+
+@needs_sta
+def test_delays_with_a_memory_are_those_of_opensta(tmp_path):
+    """The model's times, and tables by slew and load, which OpenSTA reads from the file that we write for it."""
+    found = flow.with_memories(RAM, "t", macro_bits=64, build=tmp_path)
+    netlist, library = found.netlists["t"]["netlist"], found.library
+    theirs = opensta.longest("t", netlist, library, memories=found.times["t"])
+    assert theirs.delay == pytest.approx(found.timing.delay, abs=0.02)
+    assert (theirs.start, theirs.end) == ("left.mem", "y[0]")
+    times = {"left.mem": times_by_planes(3.0)}
+    own = timing.analyse(
+        {"t": netlist}, nldm.load(library, {c for _, c, _ in netlist["cells"]}), "tau", None, {"t": times}
+    )
+    theirs = opensta.longest("t", netlist, library, memories=times)
+    assert theirs.delay == pytest.approx(own["t"].delay, abs=0.02)
+    assert own["t"].delay != pytest.approx(found.timing.delay, abs=1)
+
+
+MACRO = """library (m) { time_unit : "1ns"; capacitive_load_unit (1, pf);
+  lu_table_template (d) { variable_1 : input_net_transition; variable_2 : total_output_net_capacitance;
+    index_1 ("0.01, 0.1"); index_2 ("0.001, 0.01"); }
+  cell (small) { area : 9; memory () { type : ram; address_width : 6; word_width : 16; }
+    pin (CE) { direction : input; timing () { timing_type : setup_rising; related_pin : "CK";
+      rise_constraint (scalar) { values ("7"); } fall_constraint (scalar) { values ("7"); } } }
+    bus (A) { direction : input; capacitance : 0.002; timing () { timing_type : setup_rising; related_pin : "CK";
+      rise_constraint (scalar) { values ("0.05"); } fall_constraint (scalar) { values ("-0.02"); } } }
+    bus (D) { direction : input; pin (D[15:0]) { capacitance : 0.003;
+      timing () { timing_type : setup_rising; related_pin : "CK";
+        rise_constraint (scalar) { values ("0.04"); } fall_constraint (scalar) { values ("0.06"); } } } }
+    bus (Q) { direction : output;
+      timing () { timing_type : rising_edge; related_pin : "CK"; when : "!TM";
+        cell_rise (d) { values ("0.3, 0.4", "0.5, 0.6"); } cell_fall (d) { values ("0.2, 0.3", "0.4, 0.5"); }
+        rise_transition (d) { values ("0.01, 0.02", "0.01, 0.02"); }
+        fall_transition (d) { values ("0.01, 0.02", "0.01, 0.02"); } }
+      timing () { timing_type : rising_edge; related_pin : "CK"; when : "TM";
+        cell_rise (scalar) { values ("0.1"); } cell_fall (scalar) { values ("0.1"); }
+        rise_transition (scalar) { values ("0"); } fall_transition (scalar) { values ("0"); } } }
+  }
+}"""
+
+
+def test_times_of_a_macro_s_liberty(tmp_path):
+    path = tmp_path / "m.lib"
+    path.write_text(MACRO)
+    (macro,) = memory_times.read(path)
+    assert (macro.name, macro.words, macro.bits, macro.times.load) == ("small", 64, 16, 3.0)
+    assert [t.values[0][0] for t in macro.times.access] == [300, 200]
+    assert [t.values[0][1] for t in macro.times.slews] == [20, 20]
+    assert [t.values for t in macro.times.setup] == [((50,),), ((60,),)], "of buses: a pin may be a reset"
+    library = load([EMBEDDED], tmp_path)
+    for words, bits, source in ((64, 16, "small"), (33, 16, "small"), (32, 16, "model"), (64, 8, "model")):
+        found, said = memory_times.times(Sram(words, bits), library, [macro])
+        assert said == source
+        assert (found is macro.times) == (source == "small")
+    found, _ = memory_times.times(Sram(64, 16, node=14), library)
+    ratio = 5 / NODES[14].fo4.value
+    assert found.access[0].values[0][0] == pytest.approx(Sram(64, 16, node=14).access.value * ratio)
+    with pytest.raises(SynthError, match="macro small: has times in ps, the embedded library has none; give --liberty"):
+        flow.with_memories(RAM, "t", macros=[macro], macro_bits=64, build=tmp_path)
+    for change, message in (
+        (("memory ()", "memo ()"), "m.lib: no cell in it has a memory group"),
+        (("cell_rise", "x"), "cell small: its output buses have no cell_rise of rising_edge"),
+        (("word_width", "width"), "cell small: word_width '' is not a number"),
+    ):
+        path.write_text(MACRO.replace(*change))
+        with pytest.raises(SynthError, match=message):
+            memory_times.read(path)
+
+
+@needs_pdk
+def test_a_library_s_memories_are_of_its_node(build):
+    nodes = [memory_times.node_of(load(files, build)) for files in (ASAP7, SKY130, [EMBEDDED])]
+    assert nodes == [7, 130, memory_times.EMBEDDED_NODE]
 
 
 def test_wires_load_their_driver_and_delay_what_is_behind(cells):
