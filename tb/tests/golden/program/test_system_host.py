@@ -16,7 +16,7 @@ from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.tb.library.random_layers import turns, weights
 
 SHAPE = LayerShape(width=32, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3, recent=16, entries=40)
-SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=64", "clusters=12", "n_ctx=8")
+SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=128", "clusters=12", "n_ctx=8")
 LAYERS, PASSES, SINKS = 2, 9, 3
 HALF = 2.0**-8  # relative error of a rounding to BF16
 
@@ -275,6 +275,30 @@ def test_prefetched_entries_are_those_of_each_head():
     assert (h.fetched[0, 0, 0] > 0).all()  # the first layer's own
     assert len(set(h.fetched[0, 0, 1])) == 2
     assert [p.retrieval.fetched for p in h.plans[0]] == [False, True]
+
+
+@pytest.mark.parametrize(("cores", "heads"), [(4, 1), (6, 1), (3, 2), (6, 2)])
+def test_teams_prefetch_what_a_core_alone_does(cores, heads):
+    """Given each layer's input, guesses, choices, fetched entries and tables have the bits of one core.
+
+    Only the joined attention is rounded otherwise, so the layers behind it get the one core's hidden states.
+    """
+    one, team = (host(n, heads, ahead=True, layers=3) for n in (1, cores))
+    assert team.shares.members > 1
+    for k in range(PASSES):
+        begin(one, k)
+        begin(team, k)
+        for layer in range(3):
+            for h in (one, team):
+                for phase, group in h.steps(layer):
+                    h.run(phase, layer, group)
+            team.put(0, "hidden", one.get(0, "hidden"))
+            for head in range(SHAPE.kv_heads):
+                assert tables(team, head, layer) == tables(one, head, layer)
+    for layer in range(3):
+        by_head = one.fetched[0, 0, layer], team.fetched[0, :, layer, 0]
+        assert np.array_equal(*by_head)
+        assert (by_head[0] > 0).all()
 
 
 @pytest.mark.parametrize(("heads", "systems"), [(1, (1, 2, 4, 6)), (2, (1, 2, 3, 6))])
