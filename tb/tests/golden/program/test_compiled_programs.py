@@ -150,6 +150,7 @@ MADE: dict[str, Callable[[], Programs]] = {
     "shares": lambda: shares(2, 2),
     "shares ahead": lambda: shares(2, 2, ahead=1),
     "teams": lambda: shares(4, 2),
+    "teams ahead": lambda: shares(4, 2, ahead=1),
     "mosaic": lambda: mosaic(FMT),
     "steered mosaic": lambda: mosaic(replace(FMT, to_register=True)),
     "frames": frames,

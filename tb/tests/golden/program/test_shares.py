@@ -150,11 +150,11 @@ def test_attention_to_very_many_entries_fits_the_hardware(name, heads):
 
 
 def test_layers_with_prefetch_fit_the_hardware():
-    for name in ("core", "edge8"):
+    for name, phases in (("core", 7 + 7 + 6), ("edge8", 7 + 7 + 6), ("server48", 13 + 11 + 9)):
         m = system_map(preset(name), ahead=True, layers=3)
-        assert [bool(m.program(0, phase, k)) for k in range(3) for phase in m.phases(k)] == [True] * (7 + 7 + 6)
-    with pytest.raises(ParamError, match="ahead=1: must be -1 in a team"):
-        system_map(preset("server48"), ahead=True, layers=2)
+        assert [bool(m.program(0, phase, k)) for k in range(3) for phase in m.phases(k)] == [True] * phases
+    for phase in ("place", "guess"):  # of the leaders; of others that rotate
+        assert [bool(m.program(core, phase)) for core in (0, 8, 40)] == [True, False, phase == "place"]
 
 
 def test_keys_have_the_same_bits_on_any_number_of_cores():

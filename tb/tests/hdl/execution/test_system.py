@@ -147,7 +147,7 @@ class Script:
                 if core == 1 and h.in_step(phase) == CORES:
                     loads = (i for i in result.issues if i.op == Opcode.LOAD and i["target"] == LoadTo.X)
                     self.rows += sum(i["rows"] * i["words"] for i in loads)
-            if phase == "cluster":  # its HALT waits for the FETCH
+            if phase in ("cluster", "place"):  # its HALT waits for the FETCH
                 self.coming = []
             elif phase == "guess":
                 behind = h.plans[core][layer + 1]["behind"]
@@ -454,6 +454,23 @@ def test_a_prefetch_goes_on_beside_the_phases_behind_it():
     got = script.play(latency=(20, 80))
     equal(script, got)
     assert beside(script, got) == {"attention": 5}
+
+
+@pytest.mark.parametrize(
+    ("shape", "cores", "heads"),
+    [(TEAM, 2, 1), *(pytest.param(*x, marks=pytest.mark.nightly) for x in ((WIDE, 2, 2), (TEAMS, 4, 1)))],
+)
+def test_teams_prefetch_as_golden_does(shape, cores, heads):
+    """All members guess and rank for the next layer; the leader's FETCH goes on beside the phases behind it."""
+    rng = np.random.default_rng(12)
+    script = Script(host(rng, shape, cores, layers=2, ahead=True, heads=heads))
+    h = script.host
+    fetched = passes(script, rng, 6)
+    got = script.play(latency=(20, 80))
+    equal(script, got)
+    assert beside(script, got)["attend"] >= 5
+    assert (h.fetched[0, :, 1] > 0).all()
+    assert fetched
 
 
 @pytest.mark.nightly
