@@ -65,8 +65,8 @@ norm_ffn    as `norm`, before `ffn`
 ...         as above; a team's other phases are those of teams
 ==========  ==========================================================================================================
 
-The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` or `place` of the next table
-or layer, after its guessed queries and its keys are computed.
+The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` or `place` of the next
+table or layer, after its guessed queries and its keys are computed.
 
 Hidden states, attention outputs, the FFN's inner states and parts of sums are in memory that all cores share. A team
 shares what its phases pass on. The weights of a team's layer are one stretch of memory: first those of each member,
@@ -455,24 +455,19 @@ class SharePlan(CorePlan):
                 Planned("switch", lambda: c.level(c.context()), members == 1),
             ]
         if members > 1 and self.retrieval.ahead >= 0:
-            rows += self._guesses(c, turned)
+            rows += self._guesses(c, a["own_guess"])
         table = {row.name: row for row in rows}
         names = dict.fromkeys(name for stages in self.phases.values() for name in stages if name in table)
         return [table[name] for name in names if name not in LEADERS or member == 0]
 
-    def _guesses(self, c: Any, turned: range) -> list[Planned]:
-        """The stages of a team's member that guess the next layer's queries: those among its columns, then `turned`."""
-        a, cut, shape = self.arrays, self.cuts["qkv"], self.shape
-        mine = shape.heads * shape.head_size // self.fmt.lanes - self.products["qkv"].tiles.start  # tiles of queries
-        blocks = range(min(cut.blocks, max(0, -(-mine // cut.tiles))))
-        weights = {"norm": self.ahead("norm1_weight"), "guess": self.ahead("qkv_weight")}
+    def _guesses(self, c: Any, y: Array) -> list[Planned]:
+        """The stages of a team's member that guess the next layer's queries: those among its columns go to `y`."""
+        a, cut, turned = self.arrays, self.cuts["qkv"], self.shares.rotates(self.core)
+        blocks = range(-(-len(self.shares.guesses(self.core)) // cut.tiles))
+        norm, weights = self.ahead("norm1_weight"), self.ahead("qkv_weight")
         return [
-            Planned("guess_norm", lambda: c.norm(a["hidden"], weights["norm"], a["guess_norm"]), len(blocks) > 0),
-            Planned(
-                "guess",
-                lambda: c.gemm(a["guess_norm"], weights["guess"], cut, a["own_guess"], blocks=blocks),
-                len(blocks) > 0,
-            ),
+            Planned("guess_norm", lambda: c.norm(a["hidden"], norm, a["guess_norm"]), len(blocks) > 0),
+            Planned("guess", lambda: c.gemm(a["guess_norm"], weights, cut, y, blocks=blocks), len(blocks) > 0),
             Planned("guess_rotary", lambda: c.queries(a["guess"], turned, a["guess_qkv"]), len(turned) > 0),
         ]
 

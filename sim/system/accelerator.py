@@ -5,11 +5,11 @@ cores as `sim.system.layer_share` says. LXE, DRE and link each run one stage at 
 its resource is free and its inputs are there.
 
 In a layer, the LXE computes queries, keys and values. The DRE clusters and places the keys, and switches to the next
-context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Cores that have tables of
-their own choose for the next layer, and attend to what was fetched for this one; the first layer, and cores that share
-a table, wait for their own choice. A core with several tables works on one after the other, as its programs do
-(`golden.program.share_plan`): it chooses for the next table when the DRE has fetched for the one before, and attends
-while the DRE fetches. The fetch of the last table has until the next layer's keys are placed.
+context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Each layer chooses for the
+next one, and attends to what was fetched for it; the first layer waits for its own choice. A core with several tables
+works on one after the other, as its programs do (`golden.program.share_plan`): it chooses for the next table when the
+DRE has fetched for the one before, and attends while the DRE fetches. The fetch of the last table has until the next
+layer's keys are placed.
 
 - LXE: for each stage of the program the longest of four times on the core with the most work: chunks on the DPE,
   words on the VPE, the core's port, and all cores' bytes at the device memory. Between stages the core waits for its
@@ -234,7 +234,7 @@ class _Run:
             self.lxe(layer, "attention", [x.split(tables) for x in attend], max(came, placed), 2.0 * macs)
         if steps := branch(v, p, rows):
             self.lxe(layer, "branch", steps, 0.0, 2.0 * rows * sum(k * n for k, n in p.branch_products.values()))
-        waits = StageShare(Load(), 0, self.layer.barriers)
+        waits = StageShare(Load(), 0, self.layer.barriers(first))
         for name, stages in REST.items():
             steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
             self.lxe(layer, name, steps, 0.0, ops[name])
