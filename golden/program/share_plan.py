@@ -19,6 +19,8 @@ the same with prefetch: three phases instead of `attention`, which the program m
 cluster*    stages guess to rotary of the KV heads of one table; in the first layer rank and select, too
 guess*      chooses and fetches for the next layer. The FETCH goes on beside the phases behind it
 attention*  stages resident to values
+            a core with several tables runs `cluster` for all of them, then `attention`, then the phases of all heads,
+            and `guess` in between (`spread`)
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
@@ -198,13 +200,18 @@ AHEAD = ("guess_rank", "guess")  # phases of a team that ask for the clusters of
 # Stages of the leader only.
 LEADERS = ("entries", "early_hash", "early_cluster", "code", "hash", "cluster", "select", "guess_select")
 OF_TEAM = ("qkv", "q", "ranks", "stats", "parts", "guess_qkv", "guess")  # arrays that a team shares
+QUERIES = ("q", "guess")
+ADDS = ("add_output", "add_down")  # phases that `spread` does not count
 INPUTS = ("tables", "mask", "marks", "candidates")  # that the host writes for each stream
 NORMS = ("norm1", "norm2")  # in a batch one array for all cores
 HEADS = ("attention", "attend", "join")  # phases in which OUT is the address of the attention outputs in a batch
 
 
-def shared_space(shares: Shares) -> Space:
-    """The arrays that all cores share, from address 0."""
+def shared_space(shares: Shares, ahead: bool = False) -> Space:
+    """The arrays that all cores share, from address 0.
+
+    ahead : layers prefetch: each of several tables of a core has queries, and guessed ones, where OUT says
+    """
     w = shares.whole
     space = Space(max(4096, 4 * shares.lanes))
     space.add("hidden", (shares.joint, w.width), np.float32)
@@ -216,12 +223,28 @@ def shared_space(shares: Shares) -> Space:
         space.add("normed", (1, shares.joint, w.width), BF16)
     elif shares.parts > 1:
         space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
+    if ahead and shares.groups > 1:
+        for name in QUERIES:
+            space.add(name, space.arrays["attention"].shape, BF16)
     return space
 
 
 def barriers(phases: Iterable[str], cores: int) -> int:
     """Times that all cores wait for all others in a layer of these phases."""
     return sum(phase not in OF_TABLES or phase == "qkv" for phase in phases) * (cores > 1)
+
+
+def spread(tables: int, behind: int) -> list[int]:
+    """Before which of a core's programs it chooses for the next layer, for each table in turn.
+
+    tables : attentions, which are the first programs · behind : those of all heads, which follow
+
+    One FETCH is in flight: the next choice waits for it. So there is one before each of the last programs, which take
+    longest; the others are spread over the attentions.
+    """
+    last = min(behind, tables - 1)
+    first = tables - last
+    return [*(k * tables // first for k in range(first)), *range(tables + behind - last, tables + behind)]
 
 
 def together(shares: Shares) -> tuple[int, int]:
@@ -370,7 +393,8 @@ class SharePlan(CorePlan):
         self.context_at = self.weights.arrays["behind"].offset  # first of what belongs to a stream, behind WEIGHTS
         self.context_bytes = self.weights.size - self.context_at
         many, n, batch = self.team.members > 1, self.fmt.lanes, self.shares.batch
-        shared = shared_space(self.shares).arrays
+        queries = self.work.arrays["q"].shape
+        shared = shared_space(self.shares, self.prefetches).arrays
         own, team, inputs = (Space(self.work.align, base) for base in (0, 0, Register.STREAM))
         for name, a in self.work.arrays.items():
             space = inputs if batch and name in INPUTS else team if many and name in OF_TEAM else own
@@ -406,6 +430,9 @@ class SharePlan(CorePlan):
         else:
             dims = (self.shape.kv_heads, *shared["attention"].shape[1:])
             arrays["attention"] = Array("attention", 0, dims, BF16, Register.OUT)
+            for name in (name for name in QUERIES if name in shared):
+                behind = shared[name].offset - shared["attention"].offset
+                arrays[name] = Array(name, behind, queries, BF16, Register.OUT)
         arrays["gated"] = shared["gated"]
         arrays["own_gated"] = columns("own_gated", shared["gated"], "gate_up")
         sums = hidden = shared["hidden"]

@@ -6,8 +6,9 @@ fetched (ENTRIES, in a team and with prefetch). On hardware it reads performance
 table, before and after the program. `dre.hcu.opened` counts clusters. Fetched entries are those copied,
 `retriever.beats` over the beats of an entry, less those placed and moved, `retriever.entries` and `retriever.moves`.
 
-With prefetch, the program of `guess` ends while its FETCH goes on. The host reads these counters when the next program
-has ended that retrieves, `cluster` or `place` of the next table or layer: its HALT waits for that FETCH, too.
+With prefetch, the program of `guess` ends while its FETCH goes on. The host reads these counters when the FETCH has
+ended, too, which `retriever.instructions` counts: before the `guess` of another table, or behind the program that next
+retrieves, `cluster` or `place` of the next layer, whose HALT waits for it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -149,6 +149,7 @@ MADE: dict[str, Callable[[], Programs]] = {
     "core behind": lambda: of(CorePlan(SHAPE, FMT, replace(RETRIEVAL, fetched=True))),
     "shares": lambda: shares(2, 2),
     "shares ahead": lambda: shares(2, 2, ahead=1),
+    "shares of two tables ahead": lambda: shares(2, 1, ahead=2),
     "teams": lambda: shares(4, 2),
     "teams ahead": lambda: shares(4, 2, ahead=1),
     "mosaic": lambda: mosaic(FMT),
