@@ -14,6 +14,7 @@ from openvrex.papers.evaluation.paper_points import (
     PLATFORMS,
     PREDICTED,
     RESTATED,
+    ROWS,
     TOLERANCE,
     Claims,
     Number,
@@ -21,6 +22,7 @@ from openvrex.papers.evaluation.paper_points import (
     budgeted,
 )
 from openvrex.sim.system import platforms
+from openvrex.sim.system.layer_load import most_rows
 from openvrex.sim.system.passes import simulate
 from openvrex.sim.system.selection import PUBLISHED
 from openvrex.sim.system.timeline import Point
@@ -118,11 +120,16 @@ def most(p: Points, pair: tuple[str, str], batch: int = 1) -> str:
 
 
 def encoder(p: Points, on: str, batch: int = 1) -> str:
-    """States what the encoder takes in a frame of V-Rex, and what its products alone would take."""
+    """States what the encoder takes in a frame of V-Rex, and what its products alone would take.
+
+    More rows than a core takes at once read the weights once more.
+    """
     v = PLATFORMS[on]
     assert isinstance(v, platforms.Vrex)
     products = batch * 2 * Vision().macs / v.flops
-    return ENCODER.format(1e3 * p.at(on, 1024, batch)["vision"], 1e3 * products)
+    rows, most = batch * ROWS["frame"], most_rows(v.core)
+    again = f"; {rows} rows read the weights {-(-rows // most)} times" * (rows > most)
+    return ENCODER.format(1e3 * p.at(on, 1024, batch)["vision"], 1e3 * products) + again
 
 
 def _ms(p: Points, on: str, cache: int, stage: str = "frame") -> Callable[[str], float]:
