@@ -151,6 +151,8 @@ class CorePlan(LayerPlan):
         if r.ahead >= 0:
             self.work.add("guess_norm", self.work.arrays["norm1"].shape, BF16)
             self.work.add("guess", self.work.arrays["q"].shape, BF16)
+            if self.team.members > 1:  # while `qkv` holds the layer's own
+                self.work.add("guess_qkv", self.work.arrays["qkv"].shape, BF16)
 
     def _page_arrays(self, tiles: int, rows: int, pages: PageParams) -> None:
         """Place the index of so many pages, and what hash bits of so many tiles and the choice need."""

@@ -168,9 +168,15 @@ class CoreCompiler(ScoreCompiler):
         self.products(q, p["ranks"], keys, lambda step: self.pairs(step, *own))
 
     def rank_ahead(self) -> None:
-        """Multiply the guessed queries by the next layer's Key_cluster."""
-        p = self.plan
-        self.level(self.context(ahead=True))
+        """Multiply the guessed queries by the next layer's Key_cluster; switch the DRE to its context.
+
+        In a team the host gives LEVEL, and its leader switches beside the products.
+        """
+        p, context = self.plan, self.context(ahead=True)
+        if p.team.members == 1:
+            self.level(context)
+        elif p.team.member == 0:
+            self._emit(Opcode.RETRIEVE, action=Retrieve.SWITCH, **context)
         self.rank(p["guess"], p.ahead("means"))
 
     def select(self) -> None:

@@ -131,15 +131,15 @@ class LayerCompiler(Compiler):
         self.queries(self.plan["q"])
         self.entries()
 
-    def queries(self, to: Array, heads: range | None = None) -> None:
-        """Rotate query heads from `qkv`, all if not given, and store them in `to`."""
+    def queries(self, to: Array, heads: range | None = None, of: Array | None = None) -> None:
+        """Rotate query heads from `of`, or from `qkv`, all if not given, and store them in `to`."""
         s = self.shape
 
         def place(h: int, first: int) -> tuple[Array, int, int]:
             g, j = divmod(h, s.group)
             return to, ((g * s.tokens + first) * s.group + j) * s.head_size, s.group * s.head_size
 
-        self.turn_heads(range(s.heads) if heads is None else heads, 0, place)
+        self.turn_heads(range(s.heads) if heads is None else heads, 0, place, of)
 
     def entries(self) -> None:
         """Rotate the keys from `qkv` and store them with the values as entries in `fresh`."""

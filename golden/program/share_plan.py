@@ -19,6 +19,8 @@ the same with prefetch: three phases instead of `attention`, which the program m
 cluster*    stages guess to rotary of the KV heads of one table; in the first layer rank and select, too
 guess*      chooses and fetches for the next layer. The FETCH goes on beside the phases behind it
 attention*  stages resident to values
+            a core with several tables runs `cluster` for all of them, then `attention`, then the phases of all heads,
+            and `guess` in between (`spread`)
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
@@ -46,6 +48,15 @@ add_down    as add_output
 ==========  ==========================================================================================================
 
 ==========  ==========================================================================================================
+teams with prefetch: as above, `rank` and `select` in the first layer only
+project     also guesses the next layer's queries: each member those among its columns
+place       others rotate these, too
+guess_rank  multiplies guessed queries by the next layer's Key_cluster, as `rank` does
+guess       the leader chooses and fetches for the next layer. The FETCH goes on beside the phases behind it
+attend      stages resident to values
+==========  ==========================================================================================================
+
+==========  ==========================================================================================================
 batches: products take the rows of all streams; the phases between `qkv` or `project` and `output` run stream by stream
 norm        the norm of the core's part of the hidden states, for all cores
 qkv*        queries, keys and values of the KV heads of one table, in a team `project` as above; before the first table
@@ -56,8 +67,8 @@ norm_ffn    as `norm`, before `ffn`
 ...         as above; a team's other phases are those of teams
 ==========  ==========================================================================================================
 
-The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` of the next table or layer,
-after its guessed queries and its keys are computed.
+The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` or `place` of the next
+table or layer, after its guessed queries and its keys are computed.
 
 Hidden states, attention outputs, the FFN's inner states and parts of sums are in memory that all cores share. A team
 shares what its phases pass on. The weights of a team's layer are one stretch of memory: first those of each member,
@@ -123,6 +134,16 @@ TEAMS = {
     "down": ("down",),
     "add_down": ("add_down",),
 }
+TEAM_PREFETCH = {
+    "project": (*TEAMS["project"], "guess_norm", "guess"),
+    "place": (*TEAMS["place"], "guess_rotary"),
+    "rank": ("rank",),
+    "select": ("select",),
+    "guess_rank": ("guess_rank",),
+    "guess": ("guess_select",),
+    "attend": ("resident", *ATTENTION),
+    **{name: stages for name, stages in TEAMS.items() if name not in ("project", "place", "rank", "select", "attend")},
+}
 TEAM_PAGES = {
     "project": TEAMS["project"],
     "place": ("entries",),
@@ -175,15 +196,22 @@ OF_TABLES = (
     "rest",
     "attention",
 )  # phases that a core runs for each of its tables
-LEADERS = ("entries", "early_hash", "early_cluster", "code", "hash", "cluster", "select")  # stages of the leader only
-OF_TEAM = ("qkv", "q", "ranks", "stats", "parts")  # arrays that a team shares
+AHEAD = ("guess_rank", "guess")  # phases of a team that ask for the clusters of the next layer's table
+# Stages of the leader only.
+LEADERS = ("entries", "early_hash", "early_cluster", "code", "hash", "cluster", "select", "guess_select")
+OF_TEAM = ("qkv", "q", "ranks", "stats", "parts", "guess_qkv", "guess")  # arrays that a team shares
+QUERIES = ("q", "guess")
+ADDS = ("add_output", "add_down")  # phases that `spread` does not count
 INPUTS = ("tables", "mask", "marks", "candidates")  # that the host writes for each stream
 NORMS = ("norm1", "norm2")  # in a batch one array for all cores
 HEADS = ("attention", "attend", "join")  # phases in which OUT is the address of the attention outputs in a batch
 
 
-def shared_space(shares: Shares) -> Space:
-    """The arrays that all cores share, from address 0."""
+def shared_space(shares: Shares, ahead: bool = False) -> Space:
+    """The arrays that all cores share, from address 0.
+
+    ahead : layers prefetch: each of several tables of a core has queries, and guessed ones, where OUT says
+    """
     w = shares.whole
     space = Space(max(4096, 4 * shares.lanes))
     space.add("hidden", (shares.joint, w.width), np.float32)
@@ -195,12 +223,28 @@ def shared_space(shares: Shares) -> Space:
         space.add("normed", (1, shares.joint, w.width), BF16)
     elif shares.parts > 1:
         space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
+    if ahead and shares.groups > 1:
+        for name in QUERIES:
+            space.add(name, space.arrays["attention"].shape, BF16)
     return space
 
 
 def barriers(phases: Iterable[str], cores: int) -> int:
     """Times that all cores wait for all others in a layer of these phases."""
     return sum(phase not in OF_TABLES or phase == "qkv" for phase in phases) * (cores > 1)
+
+
+def spread(tables: int, behind: int) -> list[int]:
+    """Before which of a core's programs it chooses for the next layer, for each table in turn.
+
+    tables : attentions, which are the first programs · behind : those of all heads, which follow
+
+    One FETCH is in flight: the next choice waits for it. So there is one before each of the last programs, which take
+    longest; the others are spread over the attentions.
+    """
+    last = min(behind, tables - 1)
+    first = tables - last
+    return [*(k * tables // first for k in range(first)), *range(tables + behind - last, tables + behind)]
 
 
 def together(shares: Shares) -> tuple[int, int]:
@@ -238,10 +282,8 @@ class SharePlan(CorePlan):
         cuts: dict[str, Tiling] | None = None,
     ):
         check(0 <= core < shares.cores, "core", core, f"must be 0 to {shares.cores - 1}")
-        many = shares.members > 1
-        alone = retrieval.ahead < 0 and not retrieval.fetched
-        check(alone or not many, "ahead", retrieval.ahead, "must be -1 in a team: its cores do not prefetch")
         if shares.batch:
+            alone = retrieval.ahead < 0 and not retrieval.fetched
             check(alone, "ahead", retrieval.ahead, "must be -1 in a batch: its streams do not prefetch")
             check(shares.heads == 1, "heads", shares.heads, "must be 1 in a batch: a table has one KV head")
             self.pointers = POINTERS[:-1]
@@ -296,7 +338,7 @@ class SharePlan(CorePlan):
         """The stages of each phase; a member of a team has only some of them."""
         pages, batch = self.retrieval.pages is not None, self.shares.batch > 0
         if self.team.members > 1:
-            of_team = TEAM_PAGES if pages else TEAMS
+            of_team = TEAM_PAGES if pages else TEAM_PREFETCH if self.prefetches else TEAMS
             return _apart(of_team) if batch else of_team
         if batch:
             return _apart(BATCH_PAGES if pages else BATCH)
@@ -351,7 +393,8 @@ class SharePlan(CorePlan):
         self.context_at = self.weights.arrays["behind"].offset  # first of what belongs to a stream, behind WEIGHTS
         self.context_bytes = self.weights.size - self.context_at
         many, n, batch = self.team.members > 1, self.fmt.lanes, self.shares.batch
-        shared = shared_space(self.shares).arrays
+        queries = self.work.arrays["q"].shape
+        shared = shared_space(self.shares, self.prefetches).arrays
         own, team, inputs = (Space(self.work.align, base) for base in (0, 0, Register.STREAM))
         for name, a in self.work.arrays.items():
             space = inputs if batch and name in INPUTS else team if many and name in OF_TEAM else own
@@ -382,9 +425,14 @@ class SharePlan(CorePlan):
             at = of.offset + self.shares.team(self.core) * of.size // self.shares.teams
             arrays["attention"] = Array("attention", at, dims, of.dtype)
             arrays["own_qkv"] = columns("own_qkv", arrays["qkv"], "qkv")
+            if self.retrieval.ahead >= 0:
+                arrays["own_guess"] = columns("own_guess", arrays["guess_qkv"], "qkv")
         else:
             dims = (self.shape.kv_heads, *shared["attention"].shape[1:])
             arrays["attention"] = Array("attention", 0, dims, BF16, Register.OUT)
+            for name in (name for name in QUERIES if name in shared):
+                behind = shared[name].offset - shared["attention"].offset
+                arrays[name] = Array(name, behind, queries, BF16, Register.OUT)
         arrays["gated"] = shared["gated"]
         arrays["own_gated"] = columns("own_gated", shared["gated"], "gate_up")
         sums = hidden = shared["hidden"]
@@ -433,9 +481,22 @@ class SharePlan(CorePlan):
                 Planned("rotary", lambda: c.queries(a["q"], turned), len(turned) > 0),
                 Planned("switch", lambda: c.level(c.context()), members == 1),
             ]
+        if members > 1 and self.retrieval.ahead >= 0:
+            rows += self._guesses(c, a["own_guess"])
         table = {row.name: row for row in rows}
         names = dict.fromkeys(name for stages in self.phases.values() for name in stages if name in table)
         return [table[name] for name in names if name not in LEADERS or member == 0]
+
+    def _guesses(self, c: Any, y: Array) -> list[Planned]:
+        """The stages of a team's member that guess the next layer's queries: those among its columns go to `y`."""
+        a, cut, turned = self.arrays, self.cuts["qkv"], self.shares.rotates(self.core)
+        blocks = range(-(-len(self.shares.guesses(self.core)) // cut.tiles))
+        norm, weights = self.ahead("norm1_weight"), self.ahead("qkv_weight")
+        return [
+            Planned("guess_norm", lambda: c.norm(a["hidden"], norm, a["guess_norm"]), len(blocks) > 0),
+            Planned("guess", lambda: c.gemm(a["guess_norm"], weights, cut, y, blocks=blocks), len(blocks) > 0),
+            Planned("guess_rotary", lambda: c.queries(a["guess"], turned, a["guess_qkv"]), len(turned) > 0),
+        ]
 
     def phase(self, name: str) -> list[Instruction] | None:
         """The core's program of a phase, or None if it has nothing to do. That of `guess` leaves its FETCH."""

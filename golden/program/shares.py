@@ -164,6 +164,11 @@ class Shares:
         own = divide(self.heads, self.members - 1)[self.members - 1 - self.member(core)]
         return range(own.start * self.whole.group, own.stop * self.whole.group)
 
+    def guesses(self, core: int) -> range:
+        """Tiles of a table's queries that a core guesses for the next layer: those among its columns of `qkv`."""
+        own, w = self.product("qkv", core).tiles, self.whole
+        return own[: max(0, self.heads * w.group * w.head_size // self.lanes - own.start)]
+
     def summed(self, core: int) -> range:
         """Tiles of hidden states in which a core adds the sums of all parts."""
         return divide(self.whole.width // self.lanes, self.cores)[core]

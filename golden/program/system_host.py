@@ -6,8 +6,9 @@ fetched (ENTRIES, in a team and with prefetch). On hardware it reads performance
 table, before and after the program. `dre.hcu.opened` counts clusters. Fetched entries are those copied,
 `retriever.beats` over the beats of an entry, less those placed and moved, `retriever.entries` and `retriever.moves`.
 
-With prefetch, the program of `guess` ends while its FETCH goes on. The host reads these counters when the next program
-has ended that retrieves, `cluster` of the next table or layer: its HALT waits for that FETCH, too.
+With prefetch, the program of `guess` ends while its FETCH goes on. The host reads these counters when the FETCH has
+ended, too, which `retriever.instructions` counts: before the `guess` of another table, or behind the program that next
+retrieves, `cluster` or `place` of the next layer, whose HALT waits for it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.isa import Engine, LxeFormat
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.lxe_model import Memory, Result
-from openvrex.golden.program.share_plan import JOINT
+from openvrex.golden.program.share_plan import AHEAD, JOINT
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.golden.retrieval.dre_model import DreSizes
@@ -135,7 +136,7 @@ class SystemHost(SystemMap):
         team = self.shares.team(core)
         clusters = 0  # which the programs of a core alone find out
         if self.shares.members > 1:
-            clusters = self.cores[team].dre.level(self.context(layer, group, stream))
+            clusters = self.cores[team].dre.level(self.context(layer + (phase in AHEAD), group, stream))
         fetched = int(self.fetched[stream, team, layer, group])
         out = self.start(core, layer, group, stream, first, phase, clusters=clusters, fetched=fetched)
         plan = self.plans[core][layer]

@@ -18,7 +18,16 @@ from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import Array, Register
 from openvrex.golden.program.layers_in_memory import MemoryMap
-from openvrex.golden.program.share_plan import HEADS, JOINT, OF_TABLES, SharePlan, shared_space
+from openvrex.golden.program.share_plan import (
+    ADDS,
+    HEADS,
+    JOINT,
+    OF_TABLES,
+    PREFETCH,
+    SharePlan,
+    shared_space,
+    spread,
+)
 from openvrex.golden.program.shares import Shares
 from openvrex.golden.retrieval.dre_model import DreSizes
 from openvrex.golden.retrieval.table_layout import PAGE, Item
@@ -62,7 +71,7 @@ class SystemMap:
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
         own = MemoryMap(PAGE)
         self.regions, self._region = own.regions, own.add
-        self._region("shared", shared_space(shares).size)
+        self._region("shared", shared_space(shares, ahead).size)
         self._place_plans(fmt, retrieval, layers, streams)
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
@@ -184,9 +193,27 @@ class SystemMap:
 
     def steps(self, layer: int = 0) -> Iterator[tuple[str, int]]:
         """The phases of a layer in the order in which they run, each with the table for which it does."""
+        groups = range(self.shares.groups)
+        if self.plans[0][layer].phases == PREFETCH:
+            yield from self._prefetching(self.phases(layer))
+            return
         for of_tables, phases in groupby(self.phases(layer), lambda phase: (phase in OF_TABLES, phase in JOINT)):
             names = list(phases)
-            yield from ((name, group) for group in range(self.shares.groups if of_tables[0] else 1) for name in names)
+            yield from ((name, group) for group in (groups if of_tables[0] else range(1)) for name in names)
+
+    def _prefetching(self, phases: list[str]) -> Iterator[tuple[str, int]]:
+        """The phases of a layer whose cores have tables of their own, and prefetch."""
+        groups, behind = range(self.shares.groups), phases[phases.index("attention") + 1 :]
+        places = [*(("attention", group) for group in groups), *((name, 0) for name in behind if name not in ADDS)]
+        guesses = spread(len(groups), len(places) - len(groups)) if "guess" in phases else []
+        chosen = 0  # tables
+        yield ("norm", 0)
+        yield from (("cluster", group) for group in groups)
+        for step in (*places[: len(groups)], *((name, 0) for name in behind)):
+            while step in places and guesses[chosen:] and places.index(step) == guesses[chosen]:
+                yield ("guess", chosen)
+                chosen += 1
+            yield step
 
     def in_step(self, phase: str) -> int:
         """Cores that read the rows of a phase's product together in a batch; 1 if each reads alone."""

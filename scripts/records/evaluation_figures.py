@@ -84,8 +84,6 @@ def _reasons(a: Anchors) -> list[str]:
     return [
         f"Its stages take {own48} ms on V-Rex48, of which its products are {products48}. So a frame at 1K takes "
         f"{server.ours:.0f} ms on the server (paper: 20). On V-Rex8 it takes {edge.ours:.0f} (paper: 121)",
-        f"a frame takes {a.trace('Fig. 13b', 'V-Rex48, frame, 40K'):.0f} ms at 40K with the trace's share (paper: 48), "
-        f"a token {a.trace('VI-B', 'V-Rex48, time per token, 40K'):.1f} (paper: 15)",
         f"takes {weights8:.1f} ms of the 89 on V-Rex8, and {weights48:.1f} of the 14 on V-Rex48",
         f"A fitted gap of {1e3 * EDGE.gap:.2f} ms in each of {m.layers} layers, {1e3 * EDGE.gap * m.layers:.1f} ms a "
         "token",

@@ -5,11 +5,11 @@ cores as `sim.system.layer_share` says. LXE, DRE and link each run one stage at 
 its resource is free and its inputs are there.
 
 In a layer, the LXE computes queries, keys and values. The DRE clusters and places the keys, and switches to the next
-context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Cores that have tables of
-their own choose for the next layer, and attend to what was fetched for this one; the first layer, and cores that share
-a table, wait for their own choice. A core with several tables works on one after the other, as its programs do
-(`golden.program.share_plan`): it chooses for the next table when the DRE has fetched for the one before, and attends
-while the DRE fetches. The fetch of the last table has until the next layer's keys are placed.
+context. The LXE scores that context's clusters, the DRE selects, and link and drive fetch. Each layer chooses for the
+next one, and attends to what was fetched for it; the first layer waits for its own choice. A core with several tables
+works on one after the other, as its programs do (`golden.program.share_plan`): it chooses for the next table when the
+DRE has fetched for the one before, and attends and multiplies while the DRE fetches. The fetch of the last table has
+until the next layer's keys are placed.
 
 - LXE: for each stage of the program the longest of four times on the core with the most work: chunks on the DPE,
   words on the VPE, the core's port, and all cores' bytes at the device memory. Between stages the core waits for its
@@ -31,6 +31,7 @@ from functools import cache
 
 from openvrex.golden.arithmetic.packed_weights import Packing
 from openvrex.golden.arithmetic.state_space import scan_macs
+from openvrex.golden.program.share_plan import spread
 from openvrex.hdl.params import CLOCK
 from openvrex.sim.system import dre_demand, encoder_load, layer_load
 from openvrex.sim.system.device_memory import arrays, blocks_at_home
@@ -221,21 +222,30 @@ class _Run:
         placed = 0.0
         if self.predicts:  # the retriever works in order: places are given when the entries have come
             placed = self.dre(layer, "cluster", self.keys(), max(hashed, came))
-        for _ in range(tables):
-            idle = max(placed, self.came.get(layer + 1, 0.0))
-            if own:
-                switched = self.dre(layer, "switch", self.switches() * (1 / tables), idle)
-                came = idle = self.choose(layer, layer, [parts[n] for n in OWN_CHOICE], switched, tables)
-            if ahead:
-                switched = self.dre(layer, "switch", self.switches() * (1 / tables), idle)
-                choice = [parts[n] for n in NEXT_CHOICE]
-                self.came[layer + 1] = self.choose(layer, layer + 1, choice, switched, tables)
-            macs = p.batch * m.attention_macs(p.rows, self.recent + behind) / tables
+        part = 1 / tables  # of the layer's work for all tables
+        if own:
+            for _ in range(tables):
+                switched = self.dre(layer, "switch", self.switches() * part, max(placed, came))
+                came = self.choose(layer, layer, [parts[n] for n in OWN_CHOICE], switched, tables)
+
+        def ask() -> None:
+            """Chooses for the next layer, for one table."""
+            switched = self.dre(layer, "switch", self.switches() * part, max(placed, self.came.get(layer + 1, 0.0)))
+            choice = [parts[n] for n in NEXT_CHOICE]
+            self.came[layer + 1] = self.choose(layer, layer + 1, choice, switched, tables)
+
+        asks = spread(tables, len(REST)) if ahead else []
+        macs = p.batch * m.attention_macs(p.rows, self.recent + behind) / tables
+        for k in range(tables):
+            for _ in range(asks.count(k)):
+                ask()
             self.lxe(layer, "attention", [x.split(tables) for x in attend], max(came, placed), 2.0 * macs)
         if steps := branch(v, p, rows):
             self.lxe(layer, "branch", steps, 0.0, 2.0 * rows * sum(k * n for k, n in p.branch_products.values()))
-        waits = StageShare(Load(), 0, self.layer.barriers)
-        for name, stages in REST.items():
+        waits = StageShare(Load(), 0, self.layer.barriers(first))
+        for k, (name, stages) in enumerate(REST.items(), tables):
+            for _ in range(asks.count(k)):
+                ask()
             steps = [rest[n] for n in stages if n in rest] + [waits] * (name == "out")
             self.lxe(layer, name, steps, 0.0, ops[name])
 

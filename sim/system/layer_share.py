@@ -3,8 +3,8 @@
 Cores share a layer as `golden.program.shares` says, and each stage is that of the core's own program
 (`golden.program.share_plan`). Heads whose K and V an entry holds (`kvmu.entry_bytes`) have a table of their own; a
 context is (stream, layer, table). At most as many cores as tables: a core runs the programs of one table after the
-other, and chooses entries for the next layer (`RetrievalShape.ahead`). More cores: a team shares a table, joins the
-parts of its attention, and each layer fetches for itself.
+other. More cores: a team shares a table and joins the parts of its attention. Either way each layer chooses entries for
+the next one (`RetrievalShape.ahead`).
 
 The products of all streams run in common passes of as many rows as a core takes; attention runs stream by stream.
 """
@@ -28,6 +28,7 @@ from openvrex.sim.system.workload import Decoder, Selection
 
 COMMON = ("norm1", "qkv", "keys", "entries", "hash", "cluster", "rotary")  # stages of all streams' rows
 GUESS = ("guess_norm", "guess", "guess_rotary")
+ROTATIONS = ("rotary", "guess_rotary")
 OWN_CHOICE, NEXT_CHOICE = ("rank", "select"), ("guess_rank", "guess_select")
 REST = {  # stages behind the attention: the projection, the two halves of the FFN
     "out": ("output", "add_output"),
@@ -69,7 +70,7 @@ class Layer:
     streams: int
     rows: int
     latency: int
-    ahead: bool = True  # cores that have tables of their own choose for the next layer
+    prefetches: bool = True  # a layer chooses entries for the next one
 
     @cached_property
     def shares(self) -> Shares:
@@ -87,11 +88,6 @@ class Layer:
     def tables(self) -> int:
         """Contexts of a core in a layer."""
         return self.streams * self.shares.groups
-
-    @property
-    def prefetches(self) -> bool:
-        """Whether a layer chooses entries for the next one."""
-        return self.ahead and self.shares.members == 1
 
     def of(self, rows: int) -> Shares:
         """The shares of a pass of so many rows in all."""
@@ -150,20 +146,22 @@ class Layer:
             for name in (n for n in stages if n in (*COMMON, *GUESS, *OWN_CHOICE, *NEXT_CHOICE)):
                 turns = self.streams if name in (*OWN_CHOICE, *NEXT_CHOICE) else self.passes[0]
                 turns *= s.groups if phase in OF_TABLES else 1
-                number = s.cores - 1 if name == "rotary" else 0  # the core that has most of the stage
+                number = s.cores - 1 if name in ROTATIONS else 0  # the core that has most of the stage
                 load = self._load(number, name, first, clusters)
                 if name == "qkv":
                     moved = self._of_all(name, partial(s.product, "qkv"), first)
-                elif name == "rotary":
+                elif name in ROTATIONS:
                     moved = self._of_all(name, s.rotates, first)
-                elif name == "rank":
+                elif name in ("guess_norm", "guess"):
+                    moved = self._of_all(name, s.guesses, first)
+                elif name in ("rank", "guess_rank"):
                     moved = self._of_all(name, lambda core: range(self._team(core).share(0, pairs)), first, clusters)
                 else:
                     moved = load.bytes * (s.teams if phase in OF_TABLES or name in LEADERS else s.cores)
                 out[name] = StageShare(load * turns, moved * turns, turns)
-        if s.members > 1:  # the leader's stages, or the rotation beside them
-            lead = ("entries", "hash", "cluster")
-            less = ("rotary",) if out["rotary"].load.cycles <= sum(out[n].load.cycles for n in lead) else lead
+        if s.members > 1:  # the leader's stages, or the rotations beside them
+            lead, turned = ("entries", "hash", "cluster"), tuple(n for n in ROTATIONS if n in out)
+            less = min(lead, turned, key=lambda names: sum(out[n].load.cycles for n in names))
             out |= {name: replace(out[name], load=Load(), runs=0) for name in less}
         return out
 
@@ -211,7 +209,7 @@ class Layer:
         for core in range(self.shares.cores):
             own = part(core)
             size = (len(own),) if isinstance(own, range) else (len(own.tiles), len(own.words))
-            if size != (0,) or name != "rotary":  # a core that rotates nothing has no such stage
+            if size != (0,) or name not in (*ROTATIONS, *GUESS):  # a core that has nothing to do has no such stage
                 sizes.setdefault(size, []).append(core)
         return sum(self._load(cores[0], name, first, clusters).bytes * len(cores) for cores in sizes.values())
 
@@ -240,10 +238,9 @@ class Layer:
         reason = f"must be at least {need}: {contexts} contexts of {home} entries in {clusters} clusters"
         check(need <= k.blocks, "blocks", k.blocks, f"{reason}; raise kvmu.blocks, or take a shorter cache")
 
-    @cached_property
-    def barriers(self) -> int:
-        """Times that all cores wait for all others in a layer."""
-        return barriers(self.phases(), self.shares.cores)
+    def barriers(self, first: bool = True) -> int:
+        """Times that all cores wait for all others in a layer; `first` as of `phases`."""
+        return barriers(self.phases(first), self.shares.cores)
 
 
 def at_home(v: Vrex, p: Point, selection: Selection) -> tuple[int, int]:

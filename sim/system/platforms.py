@@ -35,7 +35,7 @@ class Vrex:
     gap      : seconds of a layer that the model does not explain, fitted to V-Rex's time per token at 1K, 89 and 14 ms
     latency  : cycles from a burst's address to its first beat, as in `vrex simulate layer`; also of the DRE's tables
     kvmu     : a cluster's tokens lie together; else tokens lie in order of arrival and are fetched one by one
-    prefetch : cores that have tables of their own fetch for the next layer; else each layer waits for its own fetch
+    prefetch : each layer fetches for the next one; else it waits for its own fetch
     power    : which figures of `POWER` count
     capacity : bytes of device memory
     home     : where entries lie that have left the ring: behind the "link", or in "device" memory while there is room

@@ -8,7 +8,6 @@ import pytest
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.layer_compiler import LayerShape
-from openvrex.golden.program.share_plan import SharePlan
 from openvrex.golden.program.shares import Shares
 from openvrex.hdl.emit import ALL, BESIDE
 from openvrex.hdl.params import override, preset
@@ -70,14 +69,6 @@ def test_presets_take_llama():
     said = "cores=5: must divide 8, the tables of a layer"
     with pytest.raises(ParamError, match=said):
         share("core", 5)
-    assert f"`{said}`" in PAGE
-
-
-def test_teams_do_not_prefetch():
-    shares, core = share("server48"), preset("server48").core
-    said = "ahead=8: must be -1 in a team"
-    with pytest.raises(ParamError, match=said):
-        SharePlan(shares, core.core_format(), RetrievalShape(32, core.dre.hcu.clusters, ahead=8), 0)
     assert f"`{said}`" in PAGE
 
 

@@ -204,10 +204,10 @@ def test_shares_have_the_scope_of_the_tables():
 
 
 def test_work_is_that_of_the_core_with_most():
-    """48 cores have 64 tiles of columns in 8 parts of the sums, teams of 6, and no prefetch."""
+    """48 cores have 64 tiles of columns in 8 parts of the sums, and teams of 6."""
     layer = Layer(SERVER.system, MODEL, 1, 10, 100)
     s = layer.shares
-    assert (s.teams, s.members, s.groups, layer.prefetches) == (8, 6, 1, False)
+    assert (s.teams, s.members, s.groups) == (8, 6, 1)
     tiles = [
         sum(len(s.product(n, c).tiles) * len(s.product(n, c).words) for c in range(48)) for n in ("output", "down")
     ]
@@ -224,7 +224,7 @@ def test_work_is_that_of_the_core_with_most():
     assert most == pytest.approx(alone * -(-pairs // 6) / pairs, rel=0.02)
     assert "join" in layer.attention(1, True)
     assert "join" not in edge.attention(1, True)
-    assert layer.barriers > edge.barriers > Layer(preset("core"), MODEL, 1, 10, 100).barriers == 0
+    assert layer.barriers() > edge.barriers() > Layer(preset("core"), MODEL, 1, 10, 100).barriers() == 0
 
 
 # Tables are part of the frame

@@ -471,18 +471,20 @@ def test_an_agreement_that_has_simulated_times_counts_as_on_fits(points):
 
 
 def test_the_encoder_is_why_frames_of_1k_are_late(points):
-    """Where a verdict names it: with its products alone, and fetches hidden in a team, ours is not slower any more."""
+    """Where a verdict names it: with its products alone, and weights read once, ours is not slower any more."""
     found = [n for n in numbers(points) if n.verdict == "off" and "our encoder takes" in n.why]
-    assert len(found) >= 6
+    assert len(found) >= 4
 
     class Lighter(Points):
         def at(self, on, cache, batch=1, *args, **kwargs):
             point = super().at(on, cache, batch, *args, **kwargs)
             if on not in ("edge", "server") or not point["vision"]:
                 return point
-            products = batch * 2 * Vision().macs / PLATFORMS[on].flops
-            hidden = point["fetch"] if on == "server" else 0
-            return point | {"seconds": point["seconds"] - point["vision"] + products - hidden}
+            v = PLATFORMS[on]
+            products = batch * 2 * Vision().macs / v.flops
+            again = -(-batch * 10 // layer_load.most_rows(v.core)) - 1  # times
+            weights = again * Decoder().pass_bytes / v.bandwidth
+            return point | {"seconds": point["seconds"] - point["vision"] + products - weights}
 
     lighter = {(n.where, n.what): n for n in numbers(Lighter(known=points.known))}
     for n in found:

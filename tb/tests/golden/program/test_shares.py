@@ -1,6 +1,6 @@
 """Shares of Llama-3 8B on the presets as generated: programs fit, and compute every column, head and tile once."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from openvrex.golden.program.isa import LoadTo, Opcode, StoreTo
 from openvrex.golden.program.layer_compiler import GEMMS, LayerPlan
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register
 from openvrex.golden.program.sequencer_model import Issue, register_values, sequence
-from openvrex.golden.program.share_plan import SharePlan, shared_space
+from openvrex.golden.program.share_plan import SharePlan, shared_space, spread
 from openvrex.golden.program.shares import Shares, divide
 from openvrex.golden.program.system_map import SystemMap
 from openvrex.hdl.params import SystemParams, override, preset
@@ -150,11 +150,27 @@ def test_attention_to_very_many_entries_fits_the_hardware(name, heads):
 
 
 def test_layers_with_prefetch_fit_the_hardware():
-    for name in ("core", "edge8"):
+    for name, phases in (("core", 7 + 7 + 6), ("edge8", 7 + 7 + 6), ("server48", 13 + 11 + 9)):
         m = system_map(preset(name), ahead=True, layers=3)
-        assert [bool(m.program(0, phase, k)) for k in range(3) for phase in m.phases(k)] == [True] * (7 + 7 + 6)
-    with pytest.raises(ParamError, match="ahead=1: must be -1 in a team"):
-        system_map(preset("server48"), ahead=True, layers=2)
+        assert [bool(m.program(0, phase, k)) for k in range(3) for phase in m.phases(k)] == [True] * phases
+    for phase in ("place", "guess"):  # of the leaders; of others that rotate
+        assert [bool(m.program(core, phase)) for core in (0, 8, 40)] == [True, False, phase == "place"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "places"), [(1, [0]), (2, [0, 4]), (4, [0, 4, 5, 6]), (8, [0, 1, 3, 4, 6, 8, 9, 10])]
+)
+def test_choices_are_spread_over_a_layer(tables, places):
+    """In the order of the tables; the last ones stand before the three phases behind the attention."""
+    assert spread(tables, 3) == places
+    if tables in (2, 8):
+        m = system_map(replace(preset("vrex1"), cores=8 // tables), ahead=True, layers=2)
+        programs = [step for step in m.steps(0) if not step[0].startswith("add_")]
+        ran = [name for name, _ in programs[1 + tables :]]
+        assert [k - n for n, k in enumerate(k for k, name in enumerate(ran) if name == "guess")] == places
+        assert [group for name, group in programs if name == "guess"] == list(range(tables))
+        assert [name for name, _ in programs[1 : 1 + tables]] == ["cluster"] * tables
+        assert "guess" not in dict(m.steps(1))
 
 
 def test_keys_have_the_same_bits_on_any_number_of_cores():

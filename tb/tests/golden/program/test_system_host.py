@@ -1,5 +1,6 @@
 """Layers on several golden cores: against NumPy in FP64, and against one core."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -12,11 +13,12 @@ from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.layer_memory import LayerShape, Register
 from openvrex.golden.program.system_host import SystemHost
 from openvrex.golden.retrieval.hashing import Hasher
+from openvrex.golden.retrieval.resv import ReSV
 from openvrex.hdl.params import CoreParams, override, preset
 from openvrex.tb.library.random_layers import turns, weights
 
 SHAPE = LayerShape(width=32, heads=4, kv_heads=2, head_size=8, ffn=48, tokens=3, recent=16, entries=40)
-SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=64", "clusters=12", "n_ctx=8")
+SIZES = ("lxe.i_depth=512", "entry_bytes=32", "recent=16", "blocks=128", "clusters=12", "n_ctx=8")
 LAYERS, PASSES, SINKS = 2, 9, 3
 HALF = 2.0**-8  # relative error of a rounding to BF16
 
@@ -275,6 +277,66 @@ def test_prefetched_entries_are_those_of_each_head():
     assert (h.fetched[0, 0, 0] > 0).all()  # the first layer's own
     assert len(set(h.fetched[0, 0, 1])) == 2
     assert [p.retrieval.fetched for p in h.plans[0]] == [False, True]
+
+
+@pytest.mark.parametrize(("cores", "heads"), [(4, 1), (6, 1), (3, 2), (6, 2)])
+def test_teams_prefetch_what_a_core_alone_does(cores, heads):
+    """Given each layer's input, guesses, choices, fetched entries and tables have the bits of one core.
+
+    Only the joined attention is rounded otherwise, so the layers behind it get the one core's hidden states.
+    """
+    one, team = (host(n, heads, ahead=True, layers=3) for n in (1, cores))
+    assert team.shares.members > 1
+    for k in range(PASSES):
+        begin(one, k)
+        begin(team, k)
+        for layer in range(3):
+            for h in (one, team):
+                for phase, group in h.steps(layer):
+                    h.run(phase, layer, group)
+            team.put(0, "hidden", one.get(0, "hidden"))
+            for head in range(SHAPE.kv_heads):
+                assert tables(team, head, layer) == tables(one, head, layer)
+    for layer in range(3):
+        by_head = one.fetched[0, 0, layer], team.fetched[0, :, layer, 0]
+        assert np.array_equal(*by_head)
+        assert (by_head[0] > 0).all()
+
+
+def test_a_team_prefetches_what_the_policy_does():
+    """As `golden.policies.resv_policy` with prefetch `only`, guessed queries choose from the next layer's table.
+
+    That has no keys of this pass yet; entries that leave its ring with them are not among those fetched.
+    """
+    h, rng, seen = host(4, ahead=True), np.random.default_rng(1), Counter[bool]()
+    s, dot = h.shares.whole, h.plans[0][0].fmt.dot
+    own = replace(core().dre.function(), th_hd=3, dot=dot, score_map="vpe", sinks=0)
+    resv = [[ReSV(own, 1, s.head_size) for _ in range(s.kv_heads)] for _ in range(LAYERS)]
+    for _ in range(LAYERS):
+        weights(SHAPE, rng)
+    for some in resv:
+        planes = to_bf16(rng.normal(size=(16, s.kv_heads, s.head_size)))
+        for head, one in enumerate(some):
+            one.hasher.planes = planes[:, head]
+    entries: dict[tuple[int, int], list[bytes]] = {}  # of each layer and head, in the order of tokens
+    for k in range(PASSES):
+        begin(h, k)
+        for layer in range(LAYERS):
+            for phase, group in h.steps(layer):
+                h.run(phase, layer, group)
+                for head in range(s.kv_heads):
+                    if phase == "place":
+                        fresh = h.get(head, "fresh").reshape(s.tokens, 2, 1, s.head_size)
+                        resv[layer][head].append(fresh[:, 0])
+                        entries.setdefault((layer, head), []).extend(x.tobytes() for x in fresh)
+                    if phase == "guess" and k:
+                        q = h.get(head, "guess").reshape(s.tokens, s.group, s.head_size)
+                        wanted = resv[layer + 1][head].retrieve(q).fetched[0].nonzero()[0]
+                        behind = h.get(head, "behind", layer + 1)[: h.fetched[0, head, layer + 1, 0]]
+                        known = sorted(entries[layer + 1, head][t] for t in wanted)
+                        assert sorted(x.tobytes() for x in behind) == known
+                        seen[len(wanted) > 0] += 1
+    assert min(seen[True], seen[False]) > 3
 
 
 @pytest.mark.parametrize(("heads", "systems"), [(1, (1, 2, 4, 6)), (2, (1, 2, 3, 6))])

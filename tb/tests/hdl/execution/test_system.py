@@ -16,7 +16,7 @@ from openvrex.golden.program.core_compiler import RetrievalShape
 from openvrex.golden.program.isa import LoadTo, Opcode, Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.golden.program.layer_memory import LayerShape, Register
-from openvrex.golden.program.share_plan import OF_TABLES, together
+from openvrex.golden.program.share_plan import together
 from openvrex.golden.program.system_host import BatchPart, SystemHost, batch_steps
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.key_matrices import KeyMatrices
@@ -144,15 +144,15 @@ class Script:
             low, high = (at // 4096 for at in together(h.shares))
             log2 = h.in_step(phase).bit_length() - 1
             self.phases[-1]["inputs"] = {"common_log2": log2, "common_base": low, "common_limit": high}
+        if phase in ("cluster", "place", "guess"):  # SWITCH and HALT have waited for the FETCH before
+            self.coming = []
         for core in cores:
             if core not in failing:
                 result = h.step(core, phase, layer, group, **where)
                 if core == 1 and h.in_step(phase) == CORES:
                     loads = (i for i in result.issues if i.op == Opcode.LOAD and i["target"] == LoadTo.X)
                     self.rows += sum(i["rows"] * i["words"] for i in loads)
-            if phase == "cluster":  # its HALT waits for the FETCH
-                self.coming = []
-            elif phase == "guess":
+            if phase == "guess":
                 behind = h.plans[core][layer + 1]["behind"]
                 at = h.address(core, behind, layer + 1, group)
                 self.coming.append((at, at + behind.size))
@@ -446,11 +446,9 @@ def test_cores_with_two_tables_each_prefetch_for_each():
     kinds = sum(len(h.phases(layer)) for layer in range(2))
     assert len(script.programs) == CORES * kinds  # one for each core and phase, not for each table
     assert (h.fetched[0, :, 1] > 0).all()
-    assert [name for name in script.names[:15] if name in OF_TABLES] == ["cluster", "guess", "attention"] * 2 + [
-        "cluster",
-        "attention",
-    ] * 2
-    assert beside(script, got) == {"attention": 10}  # the next table's `cluster` waits
+    order = ["norm", "cluster", "cluster", "guess", "attention", "attention", "output", "ffn", "guess", "down"]
+    assert script.names[:10] == order
+    assert {"attention", "down"} <= beside(script, got).keys()
 
 
 @pytest.mark.nightly
@@ -462,6 +460,23 @@ def test_a_prefetch_goes_on_beside_the_phases_behind_it():
     got = script.play(latency=(20, 80))
     equal(script, got)
     assert beside(script, got) == {"attention": 5}
+
+
+@pytest.mark.parametrize(
+    ("shape", "cores", "heads"),
+    [(TEAM, 2, 1), *(pytest.param(*x, marks=pytest.mark.nightly) for x in ((WIDE, 2, 2), (TEAMS, 4, 1)))],
+)
+def test_teams_prefetch_as_golden_does(shape, cores, heads):
+    """All members guess and rank for the next layer; the leader's FETCH goes on beside the phases behind it."""
+    rng = np.random.default_rng(12)
+    script = Script(host(rng, shape, cores, layers=2, ahead=True, heads=heads))
+    h = script.host
+    fetched = passes(script, rng, 6)
+    got = script.play(latency=(20, 80))
+    equal(script, got)
+    assert beside(script, got)["attend"] >= 5
+    assert (h.fetched[0, :, 1] > 0).all()
+    assert fetched
 
 
 @pytest.mark.nightly
