@@ -65,7 +65,7 @@ class SystemMap:
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
         own = MemoryMap(PAGE)
         self.regions, self._region = own.regions, own.add
-        self._region("shared", shared_space(shares).size)
+        self._region("shared", shared_space(shares, retrieval.pages is not None).size)
         self._place_plans(fmt, retrieval, layers, streams)
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
@@ -114,8 +114,8 @@ class SystemMap:
         for i in range(s.cores):
             trial = {r: SharePlan(s, fmt, r, i) for r in kinds}
             sizes = [p.work.size for p in trial.values()]
-            if s.batch and streams == 1:
-                sizes.append(trial[kinds[0]].of(s.whole.tokens).work.size)
+            if streams == 1:  # shorter passes have norms of their own
+                sizes += [p.of(n).work.size for p in trial.values() if p.norms_apart for n in {1, s.whole.tokens}]
             bases[i] = self._region(f"work {i}", max(sizes))
             if s.batch:
                 self.input_bytes = trial[kinds[0]].input_bytes

@@ -22,7 +22,7 @@ from typing import Self
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.program.share_plan import LEADERS, barriers, shared_space
+from openvrex.golden.program.share_plan import barriers, shared_space
 from openvrex.golden.program.shares import divide
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
@@ -130,7 +130,7 @@ class PagesPass(CorePass):
             "codes": codes,
             "fetched": fetched,
             **({"kept": contexts * s.teams * kvmu.map_sizes().kept_bytes} if kvmu.kept else {}),
-            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size + inputs,
+            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s, True).size + inputs,
         } | ({"blocks": self.beside} if self.beside else {})
 
     @property
@@ -187,7 +187,7 @@ class PagesPass(CorePass):
         def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
             took = read = 0.0
             for n in (n for n in own if n in stages):
-                cores, once = s.teams if n in LEADERS else s.cores, stages[n].get("rows", 0.0) * v.system.common
+                cores, once = share.alike(n), stages[n].get("rows", 0.0) * v.system.common
                 moved = stages[n]["bytes"] - (once - once / s.in_step(n) if once else 0.0)
                 counts = {**stages[n], "bytes": moved * cores}
                 took, read = took + self.took(counts), read + counts["bytes"]
