@@ -178,7 +178,7 @@ class Decoder:
         return fields, {t.name: t for t in reader.tensors}
 
     def held(self, packed: bool) -> tuple[Sequence[dict[str, Matrix]], Packing | None]:
-        """The layers as a core has them in memory: in the 4 bits of the file if it expands these, else in BF16."""
+        """The layers as a core has them in memory: in the bits of the file if it expands these, else in BF16."""
         if not packed:
             whole: Sequence[dict[str, Any]] = self.layers
             return whole, None

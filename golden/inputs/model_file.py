@@ -7,13 +7,13 @@ of the rotary embedding, biases, sliding windows.
 ==================  =================================================  ==============================================
 weights             Hugging Face folder (safetensors)                  GGUF file
 ==================  =================================================  ==============================================
-layers, 4 bits      GPTQ, AWQ (`golden.inputs.group_weights`)          Q4_0, Q4_1
+layers, packed      GPTQ, AWQ (`golden.inputs.group_weights`)          Q4_0, Q4_1; Q8_0
 layers, BF16        BF16, FP16, FP32                                   all that the package `gguf` dequantises
 embeddings, head    BF16, FP16, FP32                                   all that the package `gguf` dequantises
 ==================  =================================================  ==============================================
 
-A core with `lxe.weights` needs all matrices of all layers in 4 bits, and holds a head of Q8_0, Q4_0 or Q4_1 as it is.
-Any other core takes all, expanded to BF16.
+A core with `lxe.weights` needs all matrices of all layers in 4 bits, or all in Q8_0. It holds a head of Q8_0, Q4_0 or
+Q4_1 as it is. Any other core takes all, expanded to BF16.
 """
 
 import json
@@ -30,7 +30,7 @@ import safetensors
 from openvrex.golden.arithmetic.packed_weights import Matrix, PackedMatrix, Packing, alike, part
 from openvrex.golden.function_params import check
 from openvrex.golden.inputs import video
-from openvrex.golden.inputs.decoder import ByteTokenizer, Decoder, Reader, Tokenizer, four_bits, packed
+from openvrex.golden.inputs.decoder import TYPES, ByteTokenizer, Decoder, Reader, Tokenizer, packed
 from openvrex.golden.inputs.finite import check_weights
 from openvrex.golden.inputs.group_weights import GroupFormat
 from openvrex.golden.inputs.trace_model import frequencies
@@ -52,7 +52,6 @@ SPLITTER = [  # of a tokenizer.json whose pieces are those of `ByteTokenizer`
     {"type": "Digits", "individual_digits": True},
     {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
 ]
-FOUR = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q4_1
 PLAIN = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16
 CHAT = "<|im_start|>"  # a vocabulary with it knows the turns of ChatML
 
@@ -98,7 +97,7 @@ class ModelFile(ABC):
 
     @abstractmethod
     def matrix(self, layer: int, name: str) -> Matrix:
-        """A matrix of a layer, [inputs, outputs] in the order of the original model: of 4 bits if it has them."""
+        """A matrix of a layer, [inputs, outputs] in the original model's order: packed if LOAD expands its type."""
 
     @abstractmethod
     def kind(self, layer: int, name: str) -> tuple[str, str, str]:
@@ -220,9 +219,10 @@ class GgufFile(ModelFile):
     def matrix(self, layer: int, name: str) -> Matrix:
         full, (inputs, outputs), c = f"blk.{layer}.{name}.weight", self.shape(name), self.constants
         tensor = self.tensor(full)
-        own: Matrix
-        if tensor.tensor_type in FOUR:
-            own = four_bits(tensor, f"{self.name}: {full}")
+        own: Matrix | None
+        if tensor.tensor_type in TYPES:
+            own = packed(tensor)
+            assert own is not None
             reason = f"must be {[inputs, outputs]}: get the file anew"
             check(own.shape == (inputs, outputs), f"{self.name}: {full}: shape", list(own.shape), reason)
         else:
@@ -424,7 +424,7 @@ def folder_tokenizer(folder: Path, start: tuple[int, ...]) -> Tokenizer:
 class FileDecoder(Decoder):
     """The decoder of a user's file or folder: its first `depth` layers, in FP32, with a cache of `n_tokens`.
 
-    4-bit weights are the BF16 numbers that the core multiplies by. `held` gives them as the file has them.
+    Packed weights are the BF16 numbers that the core multiplies by. `held` gives them as the file has them.
     """
 
     def __init__(self, file: ModelFile, depth: int | None = None, n_tokens: int = 4096):
@@ -443,16 +443,17 @@ class FileDecoder(Decoder):
         self._begin(depth, n_tokens)
 
     def held(self, packed: bool) -> tuple[Sequence[dict[str, Matrix]], Packing | None]:
-        """As `Decoder.held`. Raises `ParamError` for a matrix that has no 4-bit weights, if the core expands these."""
+        """As `Decoder.held`. Raises `ParamError` for a matrix that the core does not expand beside the others."""
         if not packed:
             return super().held(packed)
         own: list[PackedMatrix] = []
         for i, layer in enumerate(self.matrices):
             for name, w in layer.items():
-                if isinstance(w, PackedMatrix):
+                if isinstance(w, PackedMatrix) and w.packing.bits == (own or [w])[0].packing.bits:
                     own.append(w)
                 else:
                     full, kind, types = self.file_of.kind(i, name)
+                    types = "Q8_0, as others" if own and own[0].packing.bits == 8 else types
                     what = f"must be {types}, which LOAD expands: take -p lxe.weights=false, for BF16 weights"
                     check(False, f"{self.title}: {full}: type", kind, what)
         c = self.file_of.constants

@@ -46,6 +46,8 @@ class AttentionSizes(LayerSizes, Protocol):
     near: int  # entries of the ring that the core attends to
     masks: int  # word of bank C where a row's mask begins
     part: int  # words of a part of a row behind the ring; 0: a bank holds the row
+    row: int  # numbers of the longest row of scores
+    rows_at_once: int  # rows of a token whose softmax is worked on at once
 
 
 class AttentionCompiler(LayerCompiler):
@@ -199,47 +201,71 @@ class AttentionCompiler(LayerCompiler):
 
     def softmax(self) -> None:
         """Softmax of every row of scores, with an additive mask in bank C."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        team = p.team
-        near = p.near // n
-        pairs = (near // 2, 2, 2 * n * team.members) if team.members > 1 else (1, near, 0)  # rows, words, stride
+        s, p = self.shape, self.plan
         self.mask_behind()
         for g in range(s.kv_heads):
-            for r in range(s.rows):
-                if near:
-                    self.load(p["mask"], r * s.recent + 2 * n * team.ahead(0), *pairs, LoadTo.VECTOR)
-                    self.vector(near, Queue.LOAD, a=STREAM, write=Bank.C)
+            for r in range(0, s.rows, p.rows_at_once):
                 row = g * s.rows + r
+                if p.rows_at_once > 1:
+                    with self.overlapped(p.row // self.fmt.lanes):
+                        self.mask_ring(r)
+                        for k in range(p.rows_at_once):
+                            self.row_of_several(row, k)
+                    continue
+                self.mask_ring(r)
                 at = row * p["scores"].shape[-1]
                 if p.part:
                     self.long_row(row, at)
                 else:
-                    if team.members > 1:
+                    if p.team.members > 1:
                         self.constant(TOTAL, 0)  # the results of a row without words
                         self.constant(TOP, LOWEST)
                     self.highest(at, self.row, p.masks, TOP)
-                    self.bound()
+                    self.bound(TOP)
                     self.exponentials(self.row, TOTAL)
                     self.reciprocal()
                     self.shares(row, at, self.row)
-                if team.members > 1:
-                    self.keep_stats(row)
+                if p.team.members > 1:
+                    self.keep_stats(row, TOP, TOTAL)
+
+    def mask_ring(self, r: int) -> None:
+        """Load the mask of the ring for row `r` of a KV head, which is that of all rows of its token."""
+        s, team, n = self.shape, self.plan.team, self.fmt.lanes
+        if near := self.plan.near // n:
+            pairs = (near // 2, 2, 2 * n * team.members) if team.members > 1 else (1, near, 0)  # rows, words, stride
+            self.load(self.plan["mask"], r * s.recent + 2 * n * team.ahead(0), *pairs, LoadTo.VECTOR)
+            self.vector(near, Queue.LOAD, a=STREAM, write=Bank.C)
+
+    def row_of_several(self, first: int, k: int) -> None:
+        """Softmax of row `k` of those of a team's member from row `first` on, in words and registers of its own."""
+        p, row = self.plan, first + k
+        top, total, inverse = (Scalar(3 * k + j) for j in range(3))
+        at, words = row * p["scores"].shape[-1], k * (p.row // self.fmt.lanes)
+        self.constant(total, 0)
+        self.constant(top, LOWEST)
+        self.highest(at, self.row, p.masks, top, words)
+        self.bound(top)
+        exponentials(self, Row(words, self.row), top, reduce=Reduce.SUM, scalar_d=total.number)
+        self.keep_stats(row, top, total, self.fmt.depth - 2 * (k + 1))
+        put(self, total, op=VectorOp.MAX, **total.of("a"), imm_c=ONE)  # where no entry is seen it is 0
+        reciprocal(self, total, inverse, top, inverse)
+        self.shares(row, at, self.row, words, inverse)
 
     def constant(self, to: Scalar, bits: int) -> None:
         """Put a BF16 number, given by its bits, into a scalar register."""
         put(self, to, a=IMMEDIATE, imm_a=bits)
 
-    def bound(self) -> None:
+    def bound(self, top: Scalar) -> None:
         """In a team, keep the maximum of a row finite, whose entries may all be masked."""
         if self.plan.team.members > 1:
-            put(self, TOP, op=VectorOp.MAX, **TOP.of("a"), imm_c=LOWEST)
+            put(self, top, op=VectorOp.MAX, **top.of("a"), imm_c=LOWEST)
 
-    def keep_stats(self, row: int) -> None:
-        """Store maximum and sum of a row, each in all lanes of a word. The words of bank C held masks of this row."""
-        for at, scalar in enumerate((TOP, TOTAL)):
-            self.vector(**scalar.of("a"), write=Bank.C, addr_d=at)
+    def keep_stats(self, row: int, top: Scalar, total: Scalar, words: int = 0) -> None:
+        """Store maximum and sum of a row, each in all lanes of a word of bank C: 0 and 1 held masks of the row."""
+        for at, scalar in enumerate((top, total)):
+            self.vector(**scalar.of("a"), write=Bank.C, addr_d=words + at)
         out = self.plan["stats"]
-        self.give(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 2)
+        self.give(out, (self.plan.team.member * out.shape[1] + row) * 2 * self.fmt.lanes, 2, words)
 
     def long_row(self, row: int, at: int) -> None:
         """Softmax of a row that a bank does not hold, read in parts three times: for maximum, sum, probabilities."""
@@ -260,7 +286,7 @@ class AttentionCompiler(LayerCompiler):
                 self.constant(result, none)
             self.parts(at, part)
             if result == TOP:
-                self.bound()
+                self.bound(TOP)
             if result == TOTAL:
                 self.reciprocal()
 
@@ -280,11 +306,14 @@ class AttentionCompiler(LayerCompiler):
         for k in self.rounds(Register.PARTS, behind=rest):
             part(at + (near + k * words) * n, words, None)
 
-    def highest(self, at: int, size: Words, mask: int | None, to: Scalar) -> None:
-        """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`."""
+    def highest(self, at: int, size: Words, mask: int | None, to: Scalar, words: int = 0) -> None:
+        """A = scores from number `at`, scaled, plus the mask from word `mask` of bank C; the maximum goes to `to`.
+
+        words : of bank A, where they begin
+        """
         fields: dict[str, int] = {} if mask is None else {"c": BANK, "addr_c": mask}
         most = {"imm_b": imm(self.plan.scale), "reduce": int(Reduce.MAX), "scalar_d": to.number}
-        self.take(self.plan["scores"], at, size, Bank.A, **most, **fields)
+        self.take(self.plan["scores"], at, size, Bank.A, words, **most, **fields)
 
     def exponentials(self, size: Words, to: Scalar) -> None:
         """B = exp(A - maximum of the row); the sum goes to scalar `to`."""
@@ -301,12 +330,12 @@ class AttentionCompiler(LayerCompiler):
             put(self, INVERTED, op=VectorOp.MAX, **TOTAL.of("a"), imm_c=ONE)
         reciprocal(self, of, INVERSE, PART, INVERSE)
 
-    def shares(self, row: int, at: int, size: Words) -> None:
-        """Store B times INVERSE as probabilities of a row, at the place that number `at` of `scores` has there."""
+    def shares(self, row: int, at: int, size: Words, words: int = 0, inverse: Scalar = INVERSE) -> None:
+        """Store B from word `words` times `inverse` as probabilities of a row, as number `at` of `scores` is placed."""
         out = self.plan["probabilities"]
         at += row * (out.shape[-1] - self.plan["scores"].shape[-1])
-        scaled(self, Row(0, size), INVERSE, Row(0, size, Bank.B), Post.ROUND)
-        self.give(out, at, size)
+        scaled(self, Row(words, size), inverse, Row(words, size, Bank.B), Post.ROUND)
+        self.give(out, at, size, words)
 
     def mask_behind(self) -> None:
         """Load the mask of the entries behind the ring, or of the rest behind whole parts, into bank C.

@@ -38,6 +38,7 @@ from openvrex.golden.program.recipes import (
 # Semaphores: the DPE has read all weights in W, exponentials are in X.
 DRAINED, EXPONENTIALS = 4, 5
 MOST = 4  # rows of a step of LayerNorm or attention: each has four scalar registers
+ENOUGH = 4  # rows of a step of a product that are worth it
 SLOPE = Scalar(15)
 
 
@@ -102,32 +103,49 @@ class EncoderCompiler(Compiler):
         plus: dict[str, int] = {"c": int(BANK), "addr_c": biases, "span_c": tiles.bit_length() - 1}
         if nonlinear:
             fp32(self, GELU_SLOPE, SLOPE)
+        buffers, at_once = self.buffers(cut)
+        apart = self.fmt.x_depth // buffers
+        for _ in range(buffers - 2):
+            self.fence(Opcode.MUL, signal=(FREE,))
         for block in range(cut.blocks):
             to = block * tiles * n
             for k in range(cut.slices):
-                step, self.half = block * cut.slices + k, 0
+                step = block * cut.slices + k
                 size = tiles * n
                 self.load(weight, step * size * numbers, size, words, numbers, LoadTo.W, to=0, step=words)
                 if not k:
                     self.take(bias, to, tiles, Bank.C, biases)
-                for some in _parts(rows, self.rows_at_once(cut)):
+                parts, added = list(_parts(rows, at_once)), y if k else of
+
+                def fill(turn: int, parts=parts, k=k) -> None:
+                    for some in parts[turn : turn + 1]:
+                        at, to_x = some.start * length + k * numbers, turn % buffers * apart
+                        self.load(x, at, len(some), words, length, LoadTo.X, (FREE,), (FULL,), to=to_x, step=words)
+
+                def multiply(turn: int, parts=parts) -> None:
+                    for some in parts[turn : turn + 1]:
+                        self.mul(0, turn % buffers * apart, len(some), tiles, words, words)
+
+                fill(0)
+                fill(1)
+                multiply(0)
+                for turn, some in enumerate(parts):
                     many = len(some)
-                    _, x_at = self.turn()
-                    at = some.start * length + k * numbers
-                    self.load(x, at, many, words, length, LoadTo.X, (FREE,), (FULL,), to=x_at, step=words)
-                    added = y if k else of
                     if added:
                         more = {} if k else plus
                         self.take(added, some.start * row + to, tiles, Bank.C, rows=many, stride=row, **more)
-                    self.mul(0, x_at, many, tiles, words, words)
-                    plus_c = {"c": int(BANK)} if added else plus
-                    self.results(many * tiles, y, nonlinear, plus_c)
+                    # Ahead of the VECTORs, or these would wait in the sequencer for room in their queue.
+                    fill(turn + 2)
+                    multiply(turn + 1)
+                    self.results(many * tiles, y, nonlinear, {"c": int(BANK)} if added else plus)
                     self.give(y, some.start * row + to, tiles, rows=many, stride=row)
                 if cut.slices == 1:
                     self.drain()
                 else:  # the next slice adds to what this one leaves in memory
                     self.end()
                     self.begin()
+        for _ in range(buffers - 2):
+            self.fence(Opcode.LOAD, wait=(FREE,))
 
     def results(self, words: int, y: Array, nonlinear: bool, plus: dict[str, int]) -> None:
         """Take results of the DPE, added to what `plus` names, to the bank from which they are stored."""
@@ -140,9 +158,14 @@ class EncoderCompiler(Compiler):
         else:
             self.vector(words, **stream, post=Post.ROUND, write=Bank.B)
 
-    def rows_at_once(self, cut: Tiling) -> int:
-        """Rows of a step of a product: what half of X holds, and what the banks do beside the biases."""
-        return min(self.fmt.x_depth // 2 // cut.words, (self.fmt.depth - cut.tiles) // cut.tiles)
+    def buffers(self, cut: Tiling) -> tuple[int, int]:
+        """Parts of X that rows of a product fill in turn, and rows of a step: a part's, if banks hold their results.
+
+        With four parts a LOAD waits for the memory while two others have their rows in X. Steps of few rows cost more.
+        """
+        room = (self.fmt.depth - cut.tiles) // cut.tiles  # beside the biases
+        half, quarter = (min(self.fmt.x_depth // parts // cut.words, room) for parts in (2, 4))
+        return (4, quarter) if quarter >= ENOUGH else (2, half)
 
     def drain(self) -> None:
         """Let following LOADs wait until the DPE has read all weights."""

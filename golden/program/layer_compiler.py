@@ -62,6 +62,7 @@ from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Sp
 from openvrex.golden.program.sequencer_model import register_values
 from openvrex.golden.program.stage_plan import Plan, Planned, Stage, Work
 
+ROWS_AT_ONCE = 4  # of softmax, as the VPE has scalar registers for
 GEMMS = ("output", "gate_up", "down", "qkv")  # in the order of their weights in memory
 
 __all__ = ["Array", "LayerPlan", "LayerShape", "Register", "Stage", "Work"]
@@ -164,6 +165,11 @@ class LayerPlan(Plan):
         reason = f"must be at most {most}, so that a bank holds masks behind the ring"
         check(whole or room >= 2, "recent", s.recent, reason)
         self.part = 0 if whole else 1 << room.bit_length() - 1
+        # Rows of a token whose softmax a member of a team works on at once: banks hold them, C a mask and results, too.
+        words = self.row // n
+        fits = [d for d in divisors(s.group) if d * words <= f.depth and self.masks + words + 2 * d <= f.depth]
+        few = [d for d in fits if d <= ROWS_AT_ONCE] if team.members > 1 and not self.part else []
+        self.rows_at_once = max(few, default=1)
         # Numbers from a row of probabilities to the next. In a team with several heads, long rows lie as far apart as
         # those of scores: then loops move one pointer for both, and have enough of them.
         self.spread = self.row * (2 if self.part and team.members > 1 and s.kv_heads > 1 else 1)

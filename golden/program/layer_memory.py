@@ -41,7 +41,7 @@ class LayerShape:
     recent: int = 256  # slots of the ring of the latest entries
     entries: int = 256  # most entries behind the ring
     epsilon: float = 1e-5  # of the RMS norms
-    packing: Packing | None = None  # of the weights of its GEMMs, of 4 bits each; None: BF16
+    packing: Packing | None = None  # of the weights of its GEMMs, of 4 or 8 bits each; None: BF16
 
     def __post_init__(self):
         check_ints(self)
@@ -106,7 +106,7 @@ class Array:
     shape: tuple[int, ...]
     dtype: type
     base: int = 0
-    packing: Packing | None = None  # of an array of 4-bit weights, which is bytes
+    packing: Packing | None = None  # of an array of packed weights, which is bytes
 
     @property
     def size(self) -> int:

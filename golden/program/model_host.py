@@ -17,6 +17,10 @@ their ring and their table are. The prompt is computed like every other part.
 serves the rows of all, and the phases of attention run stream by stream. Every number is that of the stream alone,
 where the same cuts of products fit (`SharePlan`). Pictures are encoded one after the other.
 
+**Sections.** A retrieval takes few tokens: those that the HCU holds, of coded pages those whose rows fit a bank. A
+longer pass has several sections, one after the other, each of which retrieves for itself. They run as streams of a
+batch do, but in one context. So a pass has the numbers of several short ones, and loads the weights once.
+
 **The host's part.** Before each pass it writes the hidden states of its tokens, the rotary tables of their positions,
 the mask of the ring and a few constants. After a `head` it reads a token's number, and looks up the embedding for the
 next pass: the instruction set has no load whose address comes from memory. It copies a picture's embeddings to where
@@ -103,11 +107,12 @@ class ModelStep:
     """One run of a program.
 
     number : of the pass, or of the picture · part : of the stream; generated tokens count on behind the last given part
-    start, tokens : first token of the pass, and how many it has; of a picture those of the pass behind it
+    start, tokens : first token of the section, and how many it has; of a picture those of the pass behind it
     layer : None for the head and for a picture · phase : of the layer, `HEAD` or `VISION`
     group : the KV head, for `attention`
-    stream, first : of a batch, and its first row of the hidden states; of products those of the first stream
-    batch : tokens of all streams; 0: the pass is alone · rows : of the head, the stream of each row
+    stream, first : of a section, and its first row of the hidden states; of products those of the first section
+    batch : tokens of all sections; 0: the pass has one · rows : of the head, the stream of each row
+    section : its number in the pass; of products 0
     registers : their values at the start: the same in every stream, as addresses do not change
     seen : of a picture, the step of the encoder
     """
@@ -126,6 +131,7 @@ class ModelStep:
     first: int = 0
     batch: int = 0
     rows: tuple[int, ...] = ()
+    section: int = 0
 
 
 @dataclass
@@ -158,7 +164,7 @@ def blocks_needed(tokens: int, clusters: int, block_slots: int, contexts: int) -
 class ModelHost:
     """A decoder on one golden core, with a table for each layer and KV head.
 
-    shape : of the layers; `tokens` is the most that a pass takes
+    shape : of the layers; `tokens` is the most that a section of a pass takes
     retrieval : sizes of the retrieval, without sinks
     weights : of the whole decoder
     params : parameters of the retrieval
@@ -166,6 +172,7 @@ class ModelHost:
     end : the token that ends the answer; None: none does
     vision : encodes pictures on the same core, with a projector to the decoder's width
     streams : most streams of a batch
+    at_once : most tokens of a pass of all streams together, in whole sections, but at least one of each
 
     `stream` yields the steps of a stream, `batch` those of several; `run` executes a step on golden. `said` has what
     each stream is, `tokens` and `length` are of the first. Raises `ParamError` for sizes that do not fit.
@@ -183,6 +190,7 @@ class ModelHost:
         end: int | None = None,
         vision: EncoderHost | None = None,
         streams: int = 1,
+        at_once: int = 0,
     ):
         check(retrieval.sinks == 0, "sinks", retrieval.sinks, "must be 0: the prompt runs on the core as all else")
         whole = weights.embeddings if weights.head is None else weights.head
@@ -190,6 +198,8 @@ class ModelHost:
         head, packing = (whole.T, None) if own is None else (own, own.packing)
         self.weights, self.end, self.sizes = weights, end, sizes
         self.head = HeadPlan(shape, fmt, head.shape[1], streams, packing=packing)
+        self.most = shape.tokens * max(1, at_once // (streams * shape.tokens))  # tokens of a stream in a pass
+        sections = streams * self.most // shape.tokens
         self.system = SystemHost(
             shape,
             fmt,
@@ -200,7 +210,8 @@ class ModelHost:
             sizes,
             cores=1,
             streams=streams,
-            batch=streams * shape.tokens if streams > 1 else 0,
+            batch=streams * self.most if sections > 1 else 0,
+            sections=sections,
             more={"head weights": self.head.weights.size, "head work": self.head.work.size} | self._seeing(vision),
         )
         if vision:
@@ -225,7 +236,7 @@ class ModelHost:
 
     @property
     def shape(self) -> LayerShape:
-        """The shape of a layer and of the largest pass."""
+        """The shape of a layer and of the largest section of a pass."""
         return self.system.shares.whole
 
     @property
@@ -243,11 +254,15 @@ class ModelHost:
         """The tokens of the first stream that have passed through all layers."""
         return self.said[0].length
 
-    def of(self, tokens: int, batch: int = 0) -> SystemHost:
-        """The layers for passes of so many tokens, alone or in a batch; all sizes share memory, core and tables."""
+    def of(self, tokens: int, batch: int = 0, section: int = 0) -> SystemHost:
+        """The layers for sections of so many tokens, alone or in a batch; all sizes share memory, core and tables."""
         if (tokens, batch) not in self._sizes:
             self._sizes[tokens, batch] = self.system.of(tokens, batch)
-        return self._sizes[tokens, batch]
+        return self._sizes[tokens, batch].at(section)
+
+    def running(self, step: ModelStep) -> SystemHost:
+        """The layers for the section of a step."""
+        return self.of(step.tokens, step.batch, step.section)
 
     def head_of(self, rows: int) -> HeadPlan:
         """The head for so many rows; all share the weights."""
@@ -324,7 +339,7 @@ class ModelHost:
 
     def _pieces(self, part: Part) -> Iterator[Part]:
         """A part in passes."""
-        most, width = self.shape.tokens, self.shape.width
+        most, width = self.most, self.shape.width
         if isinstance(part, Picture):
             check(self.vision is not None, "part", "a picture", "must be embeddings: the host has no vision encoder")
             seen = self.tokens_of(part)
@@ -349,29 +364,33 @@ class ModelHost:
 
     def _pass(self, asked: list[tuple[Asked, np.ndarray]]) -> Iterator[ModelStep]:
         """The steps of a pass over embeddings [tokens, width] of each stream that is asked for."""
-        many = len(self.said) > 1
-        ends = np.cumsum([len(x) for _, x in asked]).tolist()
-        batch = ends[-1] if many else 0
-        parts, steps = list[BatchPart](), dict[int, ModelStep]()
-        for (one, x), end in zip(asked, ends, strict=True):
-            n, start, first = one.stream, self.said[one.stream].length, end - len(x)
-            host = self.of(len(x), batch)
-            angle = (start + np.arange(len(x)))[:, None] * np.asarray(self.weights.turns)
-            cos, sin = (of(angle).astype(np.float32) for of in (np.cos, np.sin))
-            host.begin(x.astype(np.float32), cos, sin, start, n, first)
-            parts.append(BatchPart(host, n, first))
-            steps[n] = ModelStep(self.passes, one.part, start, len(x), None, "", 0, [], {}, None, n, first, batch)
+        size, total = self.shape.tokens, sum(len(x) for _, x in asked)
+        batch = total if len(self.said) > 1 or total > size else 0
+        parts, steps, first = list[BatchPart](), list[ModelStep](), 0
+        for one, whole in asked:
+            n = one.stream
+            for i in range(0, len(whole), size):
+                x, start = whole[i : i + size], self.said[n].length + i
+                host = self.of(len(x), batch, len(parts))
+                angle = (start + np.arange(len(x)))[:, None] * np.asarray(self.weights.turns)
+                cos, sin = (of(angle).astype(np.float32) for of in (np.cos, np.sin))
+                host.begin(x.astype(np.float32), cos, sin, start, n, first)
+                own = ModelStep(self.passes, one.part, start, len(x), None, "", 0, [], {}, None, n, first, batch)
+                steps.append(replace(own, section=len(parts)))
+                parts.append(BatchPart(host, n, first))
+                first += len(x)
         for layer in range(len(self.weights.layers)):
             for (host, n, first), phase, group in batch_steps(parts, layer):
                 program = host.program(0, phase, layer)
                 assert program is not None  # a core alone takes part in every phase
                 registers = host.registers(0, layer, group, phase, n, first)
-                own = replace(steps[n], layer=layer, phase=phase, group=group)
+                own = replace(steps[host.section], layer=layer, phase=phase, group=group)
                 yield from self._step(replace(own, program=program, registers=registers))
         self.passes += 1
         for one, x in asked:
             self.said[one.stream].length += len(x)
-        yield from self._head([steps[one.stream] for one, _ in asked if one.head])
+        last = {step.stream: step for step in steps}
+        yield from self._head([last[one.stream] for one, _ in asked if one.head])
 
     def _head(self, asked: list[ModelStep]) -> Iterator[ModelStep]:
         """The steps that choose the next token of each stream behind a pass, of which `asked` names one step each."""
@@ -405,7 +424,7 @@ class ModelHost:
         if step.layer is None:
             return self.system.cores[0].run(step.program, step.registers)
         try:
-            system = self.of(step.tokens, step.batch)
+            system = self.running(step)
             return system.step(0, step.phase, step.layer, step.group, step.stream, step.first)
         except LxeError as e:
             if e.status != Status.FULL:
@@ -434,7 +453,7 @@ class ModelHost:
 
     def _head_registers(self, step: ModelStep, row: int) -> dict[int, int]:
         """Registers of the head's programs for a row, the last token of a stream's pass."""
-        hidden = shared_space(self.of(step.tokens, step.batch).shares).arrays["hidden"]
+        hidden = shared_space(self.running(step).shares).arrays["hidden"]
         last = step.first + step.tokens - 1
         return {
             int(Register.WEIGHTS): self.system.more_bases["head weights"],

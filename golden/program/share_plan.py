@@ -67,6 +67,9 @@ norm_ffn    as `norm`, before `ffn`
 ...         as above; a team's other phases are those of teams
 ==========  ==========================================================================================================
 
+With coded pages, `norm` and `norm_ffn` are those of batches where cores and tokens are several: each core norms some
+rows for all. Before the first table's `entries` all cores then wait.
+
 The retrieval engine works in order, so the next RETRIEVE waits for that FETCH: in `cluster` or `place` of the next
 table or layer, after its guessed queries and its keys are computed.
 
@@ -113,7 +116,7 @@ PREFETCH = {
     **{name: stages for name, stages in ALONE.items() if name not in ("norm", "attention")},
 }
 PAGES = {
-    "norm": ALONE["norm"],
+    "norm": ("norm1",),
     "entries": ("keys", "entries"),
     "hash": ("early_hash", "early_cluster"),
     "code": ("code",),
@@ -203,13 +206,19 @@ OF_TEAM = ("qkv", "q", "ranks", "stats", "parts", "guess_qkv", "guess")  # array
 QUERIES = ("q", "guess")
 ADDS = ("add_output", "add_down")  # phases that `spread` does not count
 INPUTS = ("tables", "mask", "marks", "candidates")  # that the host writes for each stream
-NORMS = ("norm1", "norm2")  # in a batch one array for all cores
+NORMS = ("norm1", "norm2")  # one array for all cores where each norms a part of the hidden states
 HEADS = ("attention", "attend", "join")  # phases in which OUT is the address of the attention outputs in a batch
 
 
-def shared_space(shares: Shares, ahead: bool = False) -> Space:
+def norms_apart(shares: Shares, pages: bool) -> bool:
+    """Whether each core norms its part of the hidden states, for all: in a batch, and with coded pages."""
+    return shares.batch > 0 or (pages and shares.cores > 1 and shares.whole.tokens > 1)
+
+
+def shared_space(shares: Shares, pages: bool = False, ahead: bool = False) -> Space:
     """The arrays that all cores share, from address 0.
 
+    pages : with those of coded pages
     ahead : layers prefetch: each of several tables of a core has queries, and guessed ones, where OUT says
     """
     w = shares.whole
@@ -219,19 +228,21 @@ def shared_space(shares: Shares, ahead: bool = False) -> Space:
         space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
     space.add("attention", (w.kv_heads, shares.joint, w.group * w.head_size), BF16)
     space.add("gated", (1, shares.joint, w.ffn), BF16)
-    if shares.batch:
-        space.add("normed", (1, shares.joint, w.width), BF16)
-    elif shares.parts > 1:
+    if shares.parts > 1 and not shares.batch:
         space.add("sums", (shares.parts, shares.joint, w.width), np.float32)
     if ahead and shares.groups > 1:
         for name in QUERIES:
             space.add(name, space.arrays["attention"].shape, BF16)
+    if norms_apart(shares, pages):
+        space.add("normed", (1, shares.joint, w.width), BF16)
     return space
 
 
 def barriers(phases: Iterable[str], cores: int) -> int:
     """Times that all cores wait for all others in a layer of these phases."""
-    return sum(phase not in OF_TABLES or phase == "qkv" for phase in phases) * (cores > 1)
+    names = list(phases)
+    of_norms = "norm_ffn" in names and "project" not in names  # the first table's product waits for what others norm
+    return (sum(phase not in OF_TABLES for phase in names) + of_norms) * (cores > 1)
 
 
 def spread(tables: int, behind: int) -> list[int]:
@@ -339,12 +350,17 @@ class SharePlan(CorePlan):
         pages, batch = self.retrieval.pages is not None, self.shares.batch > 0
         if self.team.members > 1:
             of_team = TEAM_PAGES if pages else TEAM_PREFETCH if self.prefetches else TEAMS
-            return _apart(of_team) if batch else of_team
+            return _apart(of_team) if self.norms_apart else of_team
         if batch:
             return _apart(BATCH_PAGES if pages else BATCH)
-        if self.retrieval.pages is not None:
-            return PAGES
+        if pages:
+            return _apart(PAGES) if self.norms_apart else PAGES
         return PREFETCH if self.prefetches else ALONE
+
+    @property
+    def norms_apart(self) -> bool:
+        """Whether the core norms its part of the hidden states only."""
+        return norms_apart(self.shares, self.retrieval.pages is not None)
 
     @property
     def prefetches(self) -> bool:
@@ -394,11 +410,11 @@ class SharePlan(CorePlan):
         self.context_bytes = self.weights.size - self.context_at
         many, n, batch = self.team.members > 1, self.fmt.lanes, self.shares.batch
         queries = self.work.arrays["q"].shape
-        shared = shared_space(self.shares, self.prefetches).arrays
+        shared = shared_space(self.shares, self.retrieval.pages is not None, self.prefetches).arrays
         own, team, inputs = (Space(self.work.align, base) for base in (0, 0, Register.STREAM))
         for name, a in self.work.arrays.items():
             space = inputs if batch and name in INPUTS else team if many and name in OF_TEAM else own
-            if name not in shared and not (batch and name in NORMS):
+            if name not in shared and not (self.norms_apart and name in NORMS):
                 tables = self.shares.groups if batch and name == "qkv" else 1
                 space.add(name, (tables, *a.shape) if tables > 1 else a.shape, a.dtype)
         self.team_bytes, self.input_bytes = team.size, inputs.size
@@ -412,9 +428,8 @@ class SharePlan(CorePlan):
 
         arrays = own.arrays
         arrays |= team.arrays | {"hidden": shared["hidden"], "all_attention": shared["attention"]}
-        arrays |= inputs.arrays
+        arrays |= inputs.arrays | (dict.fromkeys(NORMS, shared["normed"]) if self.norms_apart else {})
         if batch:
-            arrays |= dict.fromkeys(NORMS, shared["normed"])
             self.rows_at, of = arrays["qkv"].offset, shared["attention"]
             arrays["qkv"] = Array("qkv", 0, arrays["qkv"].shape[-2:], BF16, Register.OUT)
             arrays["own_qkv"] = replace(columns("own_qkv", arrays["qkv"], "qkv"), base=Register.OUT)
@@ -470,7 +485,7 @@ class SharePlan(CorePlan):
             Planned("down", adds("down", "gated")),
             Planned("add_down", total, parts),
         ]
-        if self.shares.batch:
+        if self.norms_apart:
             own = divide(self.shares.joint, self.shares.cores)[self.core]
             for name in NORMS:
                 norm = partial(c.norm, a["hidden"], a[f"{name}_weight"], a[name], tokens=own)

@@ -48,6 +48,7 @@ class SystemHost(SystemMap):
     more : names and bytes of further regions behind the layers' weights
     streams : most streams of a batch
     batch : most tokens that all of them have in a pass; 0: each stream runs alone
+    sections : most sections of a pass (`golden.program.model_host`); one of each stream if not given
 
     `begin` writes the inputs of a pass. `run` executes a phase of a layer on all cores. The function `batch_steps`
     says in which order the phases of a batch run. Raises `ParamError` where `retrieval` does not suit the engine and
@@ -70,9 +71,10 @@ class SystemHost(SystemMap):
         more: dict[str, int] | None = None,
         streams: int = 1,
         batch: int = 0,
+        sections: int = 0,
     ):
-        shares = Shares(shape, fmt.lanes, cores, heads, batch)
-        super().__init__(shares, fmt, retrieval, len(layers), sizes, ahead=ahead, more=more, streams=streams)
+        shares, many = Shares(shape, fmt.lanes, cores, heads, batch), {"streams": streams, "sections": sections}
+        super().__init__(shares, fmt, retrieval, len(layers), sizes, ahead=ahead, more=more, **many)
         retrieval.check_engine(sizes, params, self.plans[0][0].shape)
         self.memory = Memory(self.regions)
         self.cores, self.tables = [], []
@@ -83,7 +85,7 @@ class SystemHost(SystemMap):
                 own = self.memory.region(self.table_bases[i], 1)
                 own.written = None
                 self.tables.append(TableMemory(sizes.layout, self.cores[i].dre, own.data))
-        self.positions = [0] * streams  # of the first token of the pass that each stream has begun
+        self.positions = [0] * self.sections  # of the first token of each section of the pass that has begun
         self.fetched = np.zeros((streams, shares.teams, len(layers), shares.groups), int)  # entries, of each table
         self._write_weights(layers, matrices)
 
@@ -117,7 +119,7 @@ class SystemHost(SystemMap):
 
         Constants are written with them, because a pass of another size may have overwritten them.
         """
-        self.positions[stream] = start
+        self.positions[self.section] = start
         for i, plans in enumerate(self.plans):
             inputs = plans[0].constants() | plans[0].inputs(hidden, cos, sin, start)
             rows = inputs.pop("hidden")
@@ -143,13 +145,13 @@ class SystemHost(SystemMap):
         if plan.retrieval.pages is None:
             return out
         at = out[Register.WEIGHTS], out[Register.KV], out.get(Register.STREAM, 0)
-        return out | plan.page_registers(phase, self.positions[stream], *at)
+        return out | plan.page_registers(phase, self.positions[self.section], *at)
 
-    def steps(self, layer: int = 0, stream: int = 0) -> Iterator[tuple[str, int]]:
+    def steps(self, layer: int = 0) -> Iterator[tuple[str, int]]:
         """As `SystemMap.steps`, in the pass that `begin` has begun: keys are coded where some are complete."""
         plan, without = self.plans[0][layer], set[str]()
         if plan.retrieval.pages is not None:
-            without = set() if plan.split(self.positions[stream])[0] else {"hash", "code"}
+            without = set() if plan.split(self.positions[self.section])[0] else {"hash", "code"}
         return (step for step in super().steps(layer) if step[0] not in without)
 
     def run(
@@ -184,7 +186,7 @@ class SystemHost(SystemMap):
 
 
 class BatchPart(NamedTuple):
-    """A stream in a batch: the host for its pass, its number, its first row of the hidden states."""
+    """A section of a batch: its host (`SystemMap.at`), its stream, its first row of the hidden states."""
 
     host: SystemHost
     stream: int
@@ -192,15 +194,15 @@ class BatchPart(NamedTuple):
 
 
 def batch_steps(parts: Sequence[BatchPart], layer: int = 0) -> Iterator[tuple[BatchPart, str, int]]:
-    """The phases of a layer in a batch, each with the stream and the table for which it runs.
+    """The phases of a layer in a batch, each with the section and the table for which it runs.
 
-    Products take the rows of all streams, and run with the values of the first.
+    Products take the rows of all sections, and run with the values of the first.
     """
     lead = parts[0]
-    for joint, steps in groupby(lead.host.steps(layer, lead.stream), lambda step: step[0] in JOINT):
+    for joint, steps in groupby(lead.host.steps(layer), lambda step: step[0] in JOINT):
         if joint:
             yield from ((lead, *step) for step in steps)
             continue
         for part in parts:
-            of_stream = part.host.steps(layer, part.stream)
-            yield from ((part, *step) for step in of_stream if step[0] not in JOINT)
+            own = part.host.steps(layer)
+            yield from ((part, *step) for step in own if step[0] not in JOINT)

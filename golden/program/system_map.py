@@ -43,6 +43,7 @@ class SystemMap:
     ahead : whether each layer fetches for the next one
     more : names and bytes of further regions behind the layers' weights
     streams : most streams of a batch; with several, `shares.batch` is the most tokens that they have together
+    sections : most sections of a pass (`golden.program.model_host`); one of each stream if not given
 
     plans : [core][layer] · weights : addresses, [team][layer] · regions : all of memory
     contexts : tables that memory has for each core
@@ -62,16 +63,18 @@ class SystemMap:
         ahead: bool,
         more: dict[str, int] | None = None,
         streams: int = 1,
+        sections: int = 0,
     ):
         check(streams == 1 or shares.batch > 0, "batch", shares.batch, f"must be the tokens of {streams} streams")
         self.shares, self.ahead, self.blocks = shares, ahead, sizes.map.blocks
-        self.layers, self.streams = layers, streams
+        self.layers, self.streams, self.sections = layers, streams, max(streams, sections)
+        self.batch, self.section = shares.batch, 0
         self.contexts = contexts = streams * layers * shares.groups
         n_ctx = sizes.map.n_ctx
         check(contexts <= n_ctx, "n_ctx", n_ctx, f"must be at least {contexts}, the tables of a core")
         own = MemoryMap(PAGE)
         self.regions, self._region = own.regions, own.add
-        self._region("shared", shared_space(shares, ahead).size)
+        self._region("shared", shared_space(shares, retrieval.pages is not None, ahead).size)
         self._place_plans(fmt, retrieval, layers, streams)
         self.more_bases = {name: self._region(name, size) for name, size in (more or {}).items()}
         self.entry_bytes = self.plans[0][0].shape.entry * 2
@@ -87,16 +90,23 @@ class SystemMap:
     def of(self, tokens: int, batch: int = 0) -> Self:
         """The same layers, in the same places, for passes of fewer tokens; what a pass leaves in memory they share.
 
-        batch : in a host of batches, tokens of all streams whose products run together, of one stream if it is alone
+        batch : in a host of batches, tokens whose products run together, of one stream if it is alone; 0: a pass that
+            is no batch, of the only stream
 
         Arrays of a pass lie elsewhere than those of a pass of another size, and overwrite them.
         """
-        both = bool(batch) == bool(self.shares.batch)
-        check(both, "batch", batch, "must be given in a host of batches, and in no other")
+        wanted = "0 in a host without batches" if batch else "given in a host of several streams"
+        check(self.batch > 0 if batch else self.streams == 1, "batch", batch, f"must be {wanted}")
         out = copy(self)
         made = {id(plan): plan.of(tokens, batch) for plans in self.plans for plan in plans}
         out.plans = [[made[id(plan)] for plan in plans] for plans in self.plans]
         out.shares, out._programs = out.plans[0][0].shares, {}
+        return out
+
+    def at(self, section: int) -> Self:
+        """The same layers and programs, with the inputs of another section of the pass."""
+        out = copy(self)
+        out.section = section
         return out
 
     def _place_plans(self, fmt: LxeFormat, retrieval: RetrievalShape, layers: int, streams: int) -> None:
@@ -107,15 +117,18 @@ class SystemMap:
             replace(retrieval, ctx=0, ahead=groups if self.ahead and k < last else -1, fetched=self.ahead and k > 0)
             for k in range(layers)
         ]
-        self.inputs: list[int] = []  # addresses of the streams' inputs, of each core
+        self.inputs: list[int] = []  # addresses of the sections' inputs, of each core
         bases: dict[int, int] = {}
         team_bases: dict[int, int] = {}
         for i in range(s.cores):
             trial = {r: SharePlan(s, fmt, r, i) for r in kinds}
-            bases[i] = self._region(f"work {i}", max(p.work.size for p in trial.values()))
+            sizes = [p.work.size for p in trial.values()]
+            if streams == 1:  # shorter passes have norms of their own
+                sizes += [p.of(n).work.size for p in trial.values() if p.norms_apart for n in {1, s.whole.tokens}]
+            bases[i] = self._region(f"work {i}", max(sizes))
             if s.batch:
                 self.input_bytes = trial[kinds[0]].input_bytes
-                self.inputs.append(self._region(f"inputs {i}", streams * self.input_bytes))
+                self.inputs.append(self._region(f"inputs {i}", self.sections * self.input_bytes))
             if s.members > 1 and s.member(i) == 0:
                 team_bases[i] = self._region(f"team {i}", trial[kinds[0]].team_bytes)
         self.plans: list[list[SharePlan]] = []  # [core][layer]
@@ -170,7 +183,7 @@ class SystemMap:
             of_heads, rows = phase in HEADS, plan["qkv"]
             at = at if of_heads else plan.rows_at + group * rows.size
             at += first * (out if of_heads else rows).shape[-1] * 2
-            own[Register.STREAM] = self.inputs[core] + stream * self.input_bytes
+            own[Register.STREAM] = self.inputs[core] + self.section * self.input_bytes
         weights = self.weights[team][layer] + group * plan.group_bytes
         if stream and phase not in JOINT:
             weights = self.of_streams[stream - 1][team][layer] + group * plan.context_bytes - plan.context_at

@@ -26,7 +26,7 @@ from openvrex.scripts.run.answer_report import MORE, events, passes, phases, rat
 from openvrex.scripts.run.policy_run import PolicyRun, run, split, told
 from openvrex.scripts.run.run_options import ENCODERS, Answering, Encoder, check_encoder, grouped
 from openvrex.tb.library import stage_log
-from openvrex.tb.library.decoder_model import PAGES, SEEN, TOKENS, core, decoder_host, page_params
+from openvrex.tb.library.decoder_model import AT_ONCE, PAGES, SEEN, TOKENS, core, decoder_host, page_params
 from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.page_watch import PageWatch
 from openvrex.tb.library.video_question import VideoQuestion, answer
@@ -54,6 +54,7 @@ def command(
     fps: Annotated[float | None, typer.Option(help="Sample this many frames per second; all by default.")] = None,
     gop: Annotated[int, typer.Option(min=0, help="Encode the video again with this GOP; 0 takes it as it is.")] = 0,
     generate: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 8,
+    at_once: Annotated[int, typer.Option(min=1, help="Most tokens of a pass, of all videos together.")] = AT_ONCE,
     policy: Annotated[str, typer.Option(help="What is retrieved: pages or resv.")] = "pages",
     encoder: Encoder = "core",
     model: run_options.Model = None,
@@ -87,7 +88,7 @@ def command(
         pages = page_params(p, changes)
     else:
         p = core([*seen, *sizes])
-    run(AnswerRun(asked, p, depth, generate, pages, bool(seen), own), {"param": how.param or []}, how)
+    run(AnswerRun(asked, p, depth, generate, at_once, pages, bool(seen), own), {"param": how.param or []}, how)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class AnswerRun(PolicyRun):
         p: CoreParams,
         layers: int,
         generate: int,
+        at_once: int,
         pages: PageParams | None = None,
         seen: bool = False,
         model: Model = Model(),
@@ -149,7 +151,7 @@ class AnswerRun(PolicyRun):
         self.counters = [u.busy for u in self.units]
         own = {name: value for name, value in asdict(asked[0]).items() if name != "clip"}
         self.key = {"clips": [one.clip for one in asked]} | own
-        self.key |= {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen]}
+        self.key |= {"generate": generate, "layers": layers, "encoder": ENCODERS[not seen], "at_once": at_once}
         if model.file:
             self.key |= {"model": model.file.digests()}
         if pages:
@@ -175,7 +177,9 @@ class AnswerRun(PolicyRun):
         check(
             self.tokens <= most, "tokens of the stream", self.tokens, f"must be at most {most}, the model's positions"
         )
-        how: dict[str, Any] = {"pages": pages, "vision": vision, "streams": len(given)}
+        longest = -(-max(len(x) for parts in self.parts for x in parts) // TOKENS) * TOKENS
+        at_once = min(self.key["at_once"], len(given) * longest)
+        how: dict[str, Any] = {"pages": pages, "vision": vision, "streams": len(given), "at_once": at_once}
         self.host = decoder_host(self.decoder, self.core, self.tokens, TOKENS, **how)
         self.stream = ModelStream(self.host, given, self.generate, PageWatch(self.host, pages) if pages else None)
         self.total = steps(self.host, given, self.generate)
@@ -224,8 +228,8 @@ class AnswerRun(PolicyRun):
 
     def warnings(self, result: dict[str, Any]) -> list[str]:
         finer = [*self.host.system.plans[0][0].finer, *self.host.head.finer]
-        what = "slices of K are shorter than for one video"
-        mend = "numbers may be rounded otherwise than alone: raise -p dpe.x_depth, or take fewer videos"
+        what = "slices of K are shorter than in a short pass of one video"
+        mend = "numbers may be rounded otherwise than there: raise -p dpe.x_depth, or take fewer videos or --at-once"
         out = list(self.noted)
         out += [f"{', '.join(finer)}: {what}, so {mend}"] * bool(finer)
         return out + [f"not exercised: no {name}: {MORE}" for name, times in result["events"].items() if not times]
@@ -249,8 +253,12 @@ def steps(host: ModelHost, streams: Sequence[Sequence[Part]], generate: int) -> 
     joint = sum(phase in JOINT for phase in phases)
     seen = sum(isinstance(x, Picture) for parts in streams for x in parts)
     pictures = seen * len(list(host.vision.steps())) if host.vision else 0
-    passes = [sum(-(-host.tokens_of(x) // host.shape.tokens) for x in parts) + generate - 1 for parts in streams]
-    each = max(passes) * joint + sum(passes) * (len(phases) - joint)
+
+    def turns(parts: Sequence[Part], size: int) -> int:
+        return sum(-(-host.tokens_of(x) // size) for x in parts) + generate - 1
+
+    passes = max(turns(parts, host.most) for parts in streams)
+    each = passes * joint + sum(turns(parts, host.shape.tokens) for parts in streams) * (len(phases) - joint)
     return pictures + len(host.weights.layers) * each + generate * (many + 1 if many > 1 else 1)
 
 

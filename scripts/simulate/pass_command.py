@@ -15,6 +15,7 @@ from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import KINDS
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.measured_gpu import MeasuredGpu, of_pages
+from openvrex.sim.system.pages_pass import PagesPass
 from openvrex.sim.system.passes import lacks, remarks, selected, simulate
 from openvrex.sim.system.platforms import PLATFORMS, Vrex, platform
 from openvrex.sim.system.timeline import Pass
@@ -37,6 +38,7 @@ def command(
     home: system_options.Home = "link",
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
+    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a question.", show_default="25")] = None,
     select: system_options.Select = None,
     model: window_options.Model = MODEL,
     weights: system_options.Weights = None,
@@ -60,6 +62,8 @@ def command(
     notes, held = list[str](), dict[str, int]()
     entries, rest = window_options.policies([policy] if policy in OWN else [], param or [])
     point = system_options.point(policy, stage, cache, batch, window_options.model(model))
+    check(tokens is None or stage == "question", "tokens", tokens, "is for a question: --stage question")
+    point = replace(point, rows=tokens or point.rows)
     target = platform(on, preset, rest, home)
     point = replace(point, model=system_options.held(target, point.model, weights))
     on_gpu = isinstance(target, MeasuredGpu) and policy == "pages"
@@ -72,13 +76,14 @@ def command(
         )
         why = KINDS[policy].own_share
         check(select is None, "select", select, f"has no effect on {policy}, {why}: leave it out")
-        check(stage != "question", "stage", stage, f"must be frame or token for {policy}")
+        known = stage != "question" or (policy == "pages" and isinstance(target, Vrex))
+        check(known, "stage", stage, f"must be frame or token for {policy}")
     if entries and isinstance(target, Vrex):
         given = Given(constant(policy, 0.0, 0.0, point.model), window_options.coded([policy], video, fps, gop), at_once)
         w = KINDS[policy].of(target, entries[policy], point, given)
         what, held = w.note, dict(w.arrays)
         check(not w.lacks, "cache", cache, f"needs {w.lacks} on {on}: lower --cache or the window")
-        done = w.frame() if point.frame else w.token()
+        done = w.frame() if point.frame else w.question() if isinstance(w, PagesPass) else w.token()
     else:
         core = target.core if isinstance(target, Vrex) else None
         chosen = (

@@ -53,7 +53,7 @@ def _sizes(fmt: LxeFormat, shares: Shares, retrieval: RetrievalShape) -> _Sizes:
     tables = s.teams * s.groups
     weights = s.teams * leader.apart - tables * (sum(one.values()) - one["hash_weight"])
     works = [_Arrays(s, fmt, retrieval, m * s.teams).work.size for m in range(s.members)]
-    work = shared_space(s, leader.prefetches).size + s.teams * (sum(works) + leader.team_bytes)
+    work = shared_space(s, ahead=leader.prefetches).size + s.teams * (sum(works) + leader.team_bytes)
     return _Sizes(weights, tables * (one["table"] + one.get("thresholds", 0)), tables * one["behind"], work)
 
 

@@ -19,8 +19,8 @@ from openvrex.golden.program.core_compiler import LEVEL, RetrievalShape
 from openvrex.golden.program.isa import LoadTo, Opcode
 from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.program.layer_memory import LayerShape, Register
-from openvrex.golden.program.share_plan import HEADS, SharePlan
-from openvrex.golden.program.shares import Shares
+from openvrex.golden.program.share_plan import HEADS, LEADERS, NORMS, SharePlan
+from openvrex.golden.program.shares import Shares, divide
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.kvmap import Burst
 from openvrex.hdl.params import SystemParams
@@ -131,6 +131,13 @@ class PageShare(CoreShare):
         retrieval = RetrievalShape.of(dre.sizes(), False, pages=pages)
         check(dre.wtu.budget, "wtu.budget", False, "must be true: the WTU chooses pages within a budget")
         return SharePlan(self.shares, self.core.lxe_format(), retrieval, 0, WORK, TEAM)
+
+    def alike(self, stage: str) -> float:
+        """Cores that have as much of a stage as core 0."""
+        s = self.shares
+        if stage in NORMS and self.plan.norms_apart:
+            return s.joint / len(divide(s.joint, s.cores)[0])
+        return s.teams if stage in LEADERS else s.cores
 
     def layer(self) -> dict[str, dict[str, float]]:  # type: ignore[override]
         """As of `CoreShare`, of a mean pass. Entries are there when they are asked for.

@@ -12,7 +12,8 @@ Pages are chosen by the layer's own queries, and nothing overlaps their fetch. L
 way home, against the direction of fetches.
 
 A batch runs the programs of a batch, of as many streams as a product takes at once: more streams take several, each of
-which loads the weights. Rows that cores read together (`system.common`) count once.
+which loads the weights. Rows that cores read together (`system.common`) count once. A long pass has several sections of
+each stream, which are like streams (`golden.program.model_host`): each chooses and fetches for itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Self
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.registry import Entry
-from openvrex.golden.program.share_plan import LEADERS, barriers, shared_space
+from openvrex.golden.program.share_plan import barriers, shared_space
 from openvrex.golden.program.shares import divide
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.golden.retrieval.table_layout import Item
@@ -71,16 +72,22 @@ class PagesPass(CorePass):
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
         return cls(v, entry.params, point)
 
+    def sections(self, tokens: int) -> int:
+        """Sections of so many tokens: of keys that the HCU holds, and of rows that a bank does."""
+        m, core = self.point.model, self.v.core
+        most = min(core.dre.hcu.frame, core.vpe.depth // (m.heads // m.kv_heads))
+        return -(-tokens // max(1, most))
+
     def batches(self, tokens: int) -> list[int]:
-        """Streams of each batch in a pass of so many tokens of each."""
-        at_once = max(1, most_rows(self.v.core) // tokens)
-        many = -(-self.point.batch // at_once)
-        return [len(part) for part in divide(self.point.batch, many)]
+        """Sections of each batch that so many tokens of each stream take."""
+        own = self.sections(tokens)
+        at_once, every = max(1, most_rows(self.v.core) * own // tokens), self.point.batch * own
+        return [len(part) for part in divide(every, -(-every // at_once))]
 
     def share(self, tokens: int = 0, streams: int = 1) -> PageShare:
-        """Core 0's share of a layer in a pass of so many tokens of each stream, those of a frame if not given."""
-        found = self.found("text" if tokens == 1 else "frame")
-        of = tokens or self.point.rows, self.point.cache, self.v.latency
+        """Core 0's share of a layer, with a section of so many tokens of each stream, those of a frame if not given."""
+        found, rows = self.found("text" if tokens == 1 else "frame"), self.point.rows
+        of = tokens or -(-rows // self.sections(rows)), self.point.cache, self.v.latency
         return shared(self.v.system, self.point.model, *of, self.pages, found, streams)
 
     @property
@@ -106,7 +113,8 @@ class PagesPass(CorePass):
         blocks : entries that have left the rings, as far as there is room, if they lie here (`Vrex.home`)
         """
         m, kvmu, batch = self.point.model, self.v.core.dre.kvmu, self.point.batch
-        share = self.share(streams=max(self.batches(self.point.rows)))
+        streams = max(self.batches(self.point.rows))
+        share = self.share(streams=streams)
         plan, s = share.plan, share.shares
         contexts, each = batch * m.layers * s.groups, s.teams * s.groups * m.layers
         codes, fetched = each * (plan["codes"].size + plan["means"].size), each * plan["behind"].size
@@ -114,7 +122,7 @@ class PagesPass(CorePass):
         # Of further streams: matrices of codes are copies, with what belongs to each.
         copies = (batch - 1) * (each * plan.context_bytes - codes - fetched)
         codes, fetched = batch * codes, batch * fetched
-        inputs = batch * plan.input_bytes * s.cores * (batch > 1)
+        inputs = streams * plan.input_bytes * s.cores * (streams > 1)
         return {
             "weights": self.point.device_bytes + layers - (codes + fetched) // batch + copies,
             "tables": s.teams * self.v.core.dre.layout().address(Item.LEVEL, contexts),
@@ -122,7 +130,7 @@ class PagesPass(CorePass):
             "codes": codes,
             "fetched": fetched,
             **({"kept": contexts * s.teams * kvmu.map_sizes().kept_bytes} if kvmu.kept else {}),
-            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s).size + inputs,
+            "work": s.cores * plan.work.size + s.teams * plan.team_bytes + shared_space(s, True).size + inputs,
         } | ({"blocks": self.beside} if self.beside else {})
 
     @property
@@ -135,6 +143,10 @@ class PagesPass(CorePass):
     def token(self) -> Pass:
         return self._pass(1, False)
 
+    def question(self) -> Pass:
+        """The tokens of `point` as text, in as few passes as products take, and the token behind them."""
+        return self._pass(self.point.rows, False)
+
     def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
         share = self.share()
         return share.entries, share.layer()
@@ -146,9 +158,10 @@ class PagesPass(CorePass):
         check(contexts <= known, "n_ctx", known, f"{reason}; take fewer streams")
 
         def decode(line: Timeline) -> float:
-            return sum(self._batch(line, tokens, streams) for streams in self.batches(tokens))
+            size = -(-tokens // self.sections(tokens))
+            return sum(self._batch(line, size, streams) for streams in self.batches(tokens))
 
-        return assembled(self.v, replace(self.point, rows=self.point.rows if frame else tokens, frame=frame), decode)
+        return assembled(self.v, replace(self.point, rows=tokens if frame else 1, frame=frame), decode)
 
     def _batch(self, line: Timeline, tokens: int, streams: int) -> float:
         """Enter the layers of a batch; returns the bytes that they fetch over the link."""
@@ -174,7 +187,7 @@ class PagesPass(CorePass):
         def lxe(layer: int, name: str, own: Sequence[str], after: float = 0.0, ops: float = 0.0, part: float = 1.0):
             took = read = 0.0
             for n in (n for n in own if n in stages):
-                cores, once = s.teams if n in LEADERS else s.cores, stages[n].get("rows", 0.0) * v.system.common
+                cores, once = share.alike(n), stages[n].get("rows", 0.0) * v.system.common
                 moved = stages[n]["bytes"] - (once - once / s.in_step(n) if once else 0.0)
                 counts = {**stages[n], "bytes": moved * cores}
                 took, read = took + self.took(counts), read + counts["bytes"]

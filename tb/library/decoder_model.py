@@ -26,7 +26,8 @@ SIZES += ("recent=32",)
 PAGES = ("lxe.codes=14", "wtu.budget=true", "hcu.newest=true", "block_slots=8")
 # To encode pictures: W holds keys and values of a head for all 257 tokens.
 SEEN = ("dpe.w_depth=256",)
-TOKENS = 10  # of the largest pass
+TOKENS = 10  # of the largest section of a pass
+AT_ONCE = 64  # most tokens of a pass
 
 
 def core(more: Sequence[str] = ()) -> CoreParams:
@@ -43,7 +44,7 @@ def page_params(p: CoreParams, changes: dict[str, str]) -> PageParams:
 
 
 def layer_shape(p: CoreParams, total: int, tokens: int = TOKENS, like: type[Decoder] | Decoder = Decoder) -> LayerShape:
-    """The shape of a layer for streams of up to `total` tokens, in passes of up to `tokens`."""
+    """The shape of a layer for streams of up to `total` tokens, in sections of up to `tokens`."""
     recent = p.dre.kvmu.recent
     return LayerShape(
         width=like.width,
@@ -65,13 +66,14 @@ def decoder_host(
     pages: PageParams | None = None,
     vision: EncoderHost | None = None,
     streams: int = 1,
+    at_once: int = 0,
 ) -> ModelHost:
     """A golden core with all loaded layers of a decoder, for streams of up to `total` tokens.
 
     f : parameters of the retrieval, those of the hardware if not given; sinks are none, as the prompt is clustered
     pages : retrieve coded pages instead of clusters of similar keys
     vision : encodes pictures on the same core
-    streams : most streams of a batch
+    streams, at_once : most streams of a batch, most tokens of a pass, as of `ModelHost`
 
     On a core with `lxe.weights` the layers' matrices stay in the 4 bits of the decoder's file, and its head in 8 or 4
     where it has them.
@@ -101,5 +103,5 @@ def decoder_host(
     shape = replace(shape, ffn=ffn, epsilon=float(decoder.epsilon), packing=packing)
     sizes = p.dre.sizes(blocks)
     retrieval = RetrievalShape.of(sizes, f.centre, pages=pages)
-    how: dict[str, Any] = {"end": decoder.end, "vision": vision, "streams": streams}
+    how: dict[str, Any] = {"end": decoder.end, "vision": vision, "streams": streams, "at_once": at_once}
     return ModelHost(shape, p.core_format(), retrieval, weights, f, sizes, **how)

@@ -50,17 +50,18 @@ class ModelStream:
     def __iter__(self) -> Iterator[Pass]:
         h = self.host
         last = len(h.weights.layers) - 1, list(h.system.steps())[-1][0]
-        passing: dict[int, ModelStep] = {}  # a step of each stream in the pass
+        passing: dict[int, ModelStep] = {}  # a step of each section of the pass
         for step in h.batch(self.streams, self.generate):
             yield self._pass(step)
             h.ran(step)
             if step.layer is not None:
-                passing[step.stream] = step
+                passing[step.section] = step
             if self.watch:
                 self.disagreements += self.watch.take(step)
             if (step.layer, step.phase) == last:
-                for n, one in passing.items():
-                    self.outputs[n][step.number] = h.hidden(one.tokens, one.batch, one.first).copy()
+                for n in {one.stream for one in passing.values()}:
+                    own = [h.hidden(one.tokens, one.batch, one.first) for one in passing.values() if one.stream == n]
+                    self.outputs[n][step.number] = np.concatenate(own)
                 passing = {}
             elif h.vision and step.seen and step.seen.stages[-1] == h.vision.plans[0].names[-1]:
                 self.outputs[step.stream][step.number] = h.vision.embeddings.copy()
@@ -75,7 +76,7 @@ class ModelStream:
         layer = [f"layer {s.seen.layer if s.seen else s.layer}"]
         if s.seen:
             return ", ".join([f"pass {s.number}", s.phase, *layer * (s.seen.layer is not None), *s.seen.stages])
-        own = [f"stream {s.stream}"] * (s.batch > 0 and s.phase not in (*JOINT, HEAD))
+        own = [f"stream {s.stream}, from token {s.start}"] * (s.batch > 0 and s.phase not in (*JOINT, HEAD))
         own += [f"KV head {s.group}"] * (s.phase in OF_TABLES)
         return ", ".join([f"pass {s.number}", *layer * (s.layer is not None), s.phase, *own])
 
@@ -99,7 +100,7 @@ class ModelStream:
         if s.layer is None:
             own = [a for space in (h.head.weights, h.head.work) for a in space.arrays.values()]
             return places(((a, h.head_address(a.name)) for a in own), h.memory)
-        system, at = h.of(s.tokens, s.batch), (s.layer, s.group, s.stream, s.first, s.phase)
+        system, at = h.running(s), (s.layer, s.group, s.stream, s.first, s.phase)
         held = system.plans[0][s.layer].arrays.values()
         return places(((a, system.address(0, a, *at)) for a in held), h.memory)
 
@@ -108,7 +109,7 @@ class ModelStream:
 
         given : embeddings of each part in FP32, [tokens, width] · full : its hidden states behind full attention
         """
-        most, wanted = self.host.shape.tokens, list[np.ndarray]()
+        most, wanted = self.host.most, list[np.ndarray]()
         for part, x, y in zip(self.streams[stream], given, full, strict=True):
             wanted += [x] * isinstance(part, Picture)
             wanted += [y[i : i + most] for i in range(0, len(y), most)]

@@ -32,7 +32,7 @@ class PageWatch:
         """What differs after a step that has been run: scores of pages, and entries behind the ring."""
         if step.layer is None or step.phase != "attention":
             return []
-        system, where = self.host.of(step.tokens, step.batch), (step.layer, step.group, step.stream)
+        system, where = self.host.running(step), (step.layer, step.group, step.stream)
         plan, own = system.plans[0][step.layer], self._append(step)
         s = plan.shape
 
@@ -76,7 +76,7 @@ class PageWatch:
     def _append(self, step: ModelStep) -> CodedKeys:
         """Take the entries of the pass from the ring."""
         assert step.layer is not None
-        system, where = self.host.of(step.tokens, step.batch), (step.layer, step.group, step.stream)
+        system, where = self.host.running(step), (step.layer, step.group, step.stream)
         plan = system.plans[0][step.layer]
         s, group = plan.shape, slice(step.group, step.group + 1)
         if where not in self.keys:

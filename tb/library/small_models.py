@@ -67,13 +67,14 @@ def host(
     blocks: int = 0,
     vision: EncoderHost | None = None,
     streams: int = 1,
+    at_once: int = 0,
     **more,
 ) -> ModelHost:
     """A golden core with the decoder, and with an encoder if one is given. `more` are parameters of the retrieval."""
     p = p or params()
     f, sizes = function(p, **more), p.dre.sizes(blocks)
     retrieval, how = RetrievalShape.of(sizes, f.centre), {"end": end, "vision": vision, "streams": streams}
-    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, **how)
+    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, at_once=at_once, **how)
 
 
 def vision() -> EncoderHost:
@@ -91,13 +92,18 @@ def page_model(seed: int) -> Weights:
 
 
 def page_host(
-    own: Weights, pages: PageParams = PAGE, more: tuple[str, ...] = (), streams: int = 1, end: int | None = None
+    own: Weights,
+    pages: PageParams = PAGE,
+    more: tuple[str, ...] = (),
+    streams: int = 1,
+    end: int | None = None,
+    at_once: int = 0,
 ) -> ModelHost:
     """A golden core with the decoder, which retrieves coded pages. `more` assignments to the core's parameters"""
     p = params(*CODES, *more)
     f, sizes = function(p, th_hd=1, centre=False), p.dre.sizes()
     retrieval = RetrievalShape.of(sizes, False, pages=pages)
-    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, end=end, streams=streams)
+    return ModelHost(SHAPE, p.lxe_format(), retrieval, own, f, sizes, end=end, streams=streams, at_once=at_once)
 
 
 def parts(own: Weights, sizes: list[int], seed: int = 0) -> list[np.ndarray]:

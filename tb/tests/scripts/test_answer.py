@@ -276,5 +276,5 @@ def test_shorter_slices_of_a_batch_are_told():
     own, plan = object.__new__(answer_command.AnswerRun), SimpleNamespace(finer=("qkv",))
     own.host = SimpleNamespace(system=SimpleNamespace(plans=[[plan]]), head=SimpleNamespace(finer=("head",)))
     [note] = own.warnings({"events": {}})
-    assert note.startswith("qkv, head: slices of K are shorter than for one video")
-    assert "raise -p dpe.x_depth, or take fewer videos" in note
+    assert note.startswith("qkv, head: slices of K are shorter than in a short pass of one video")
+    assert "raise -p dpe.x_depth, or take fewer videos or --at-once" in note

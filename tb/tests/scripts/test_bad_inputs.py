@@ -120,6 +120,8 @@ TYPED = {
     "simulate pass --platform none.json": "none.json: No such file",
     "simulate pass --policy x": "policy='x': must be one of",
     "simulate pass --stage x": "stage='x': must be one of frame, question, token",
+    "simulate pass --tokens 64": "tokens=64: is for a question: --stage question",
+    "simulate pass --platform h100 --policy pages --stage question": "stage='question': must be frame or token",
     "simulate pass --model x": "model='x'",
     "simulate pass --policy full --stage question": "stage='question'",
     "simulate pass --policy full --select world": "select='world'",

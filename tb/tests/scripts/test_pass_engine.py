@@ -210,6 +210,27 @@ def test_a_batch_equals_golden(pages, tmp_path, client):
     assert all(sum(one.get("entries", 0) for one in records if f"stream {k}" in one["name"]) > 10 for k in range(2))
 
 
+@pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
+def test_a_pass_longer_than_the_hcu_holds_equals_golden(pages, tmp_path, client):
+    """A pass of three sections, one of a single, three again: every store, all memory and every cycle."""
+    more = ("n_ctx=8", "blocks=256", *(small_models.CODES if pages else ()))
+    own, p = (small_models.page_model if pages else small_models.model)(3), small_models.params(*more)
+    h = small_models.page_host(own, more=more, at_once=9) if pages else small_models.host(own, p, at_once=9)
+    stream = ModelStream(h, [small_models.parts(own, [9, 3, 8])], 1)
+    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
+    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
+    assert not [line for one in records for line in one["differences"]]
+    assert {one["status"] for one in records} == {Status.DONE.name}
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    assert len({one["name"] for one in records}) == len(records)
+    assert [len(x) for x in stream.outputs[0].values()] == [9, 3, 8]
+    attended, ffn = ([one for one in records if one["phase"] == phase] for phase in ("attention", "ffn"))
+    assert len(attended) == (3 + 1 + 3) * small_models.LAYERS * small_models.SHAPE.kv_heads
+    assert [one["tokens"] for one in ffn] == [n for n in (9, 3, 8) for _ in range(small_models.LAYERS)]
+    assert max(one["tokens"] for one in ffn) > p.dre.hcu.frame
+    assert sum(one["entries"] for one in attended) > 20
+
+
 @pytest.mark.parametrize(("golden", "rtl"), [(3, 0), (FRAMES * LAYERS, 3)])
 def test_a_stopped_run_goes_on(golden, rtl, whole, tmp_path, client):
     """The second run has the same bytes, executes on golden what the first has not, and plays the same."""

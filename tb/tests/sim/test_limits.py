@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,11 @@ from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
 from openvrex.golden.program.layer_compiler import LayerShape
 from openvrex.golden.program.shares import Shares
+from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.emit import ALL, BESIDE
 from openvrex.hdl.params import override, preset
 from openvrex.papers.policies.registry import POLICIES
+from openvrex.sim.system.layer_load import most_rows
 from openvrex.sim.system.workload import Decoder
 from openvrex.tb.library.runner import ROOT
 
@@ -38,14 +41,29 @@ def test_sizes():
     assert f"| {h.frame} in presets; `hcu.frame`, at most `hcu.tile` ({h.tile} in presets) |" in PAGE
 
 
-def test_a_pass_with_retrieval_has_few_tokens():
-    """A layer of Llama-3 8B that a core computes alone: as many tokens as the HCU holds, and not one more."""
-    h = preset("core").core.dre.hcu
-    assert f"A pass with retrieval has at most {h.frame} tokens." in PAGE
+def test_a_section_of_a_pass_has_few_tokens():
+    """A layer of Llama-3 8B on a core: as many tokens as the HCU holds, and not one more; of coded pages as have rows
+    in a bank.
+    """
+    core = preset("core").core
+    h, most = core.dre.hcu, most_rows(core)
+    assert f"**A pass has at most {most} tokens**" in PAGE
+    assert f"| tokens of a pass | {most} in presets; `vpe.depth`, at most half of `dpe.x_depth` |" in PAGE
 
     def plan(tokens: int, frame: int) -> CorePlan:
         shape = LayerShape(**Decoder().sizes, tokens=tokens, recent=256, entries=256)
-        return CorePlan(shape, preset("core").core.lxe_format(), RetrievalShape(h.n_hp, h.clusters, frame=frame))
+        return CorePlan(shape, core.lxe_format(), RetrievalShape(h.n_hp, h.clusters, frame=frame))
+
+    def paged(tokens: int) -> CorePlan:
+        shape = LayerShape(**Decoder().sizes, tokens=tokens, recent=256, entries=520)
+        shape = replace(shape, heads=shape.group, kv_heads=1)
+        return CorePlan(shape, core.lxe_format(), RetrievalShape(h.n_hp, h.clusters, pages=PageParams()))
+
+    own = core.vpe.depth // paged(1).shape.group
+    assert f"as many tokens as have their rows in a bank, {own} of Llama-3" in PAGE
+    assert paged(own).shape.tokens == own
+    with pytest.raises(ParamError, match=f"more than depth = {core.vpe.depth}"):
+        paged(own + 1)
 
     assert plan(h.frame, h.frame).shape.tokens == h.frame
     with pytest.raises(ParamError, match=f"must be at most frame = {h.frame}"):

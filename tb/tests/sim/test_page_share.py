@@ -114,6 +114,19 @@ def test_a_frame_fetches_as_much_however_long_the_cache_is():
     assert short.attended(frames[0]) == 256 + 520
 
 
+def test_a_long_question_takes_passes_of_several_sections():
+    """Passes of 64 tokens load weights a quarter as often as those of 16, which is what a bank of scores holds."""
+    short, long = (PagesPass(EDGE, PageParams(), Point(8192, rows=rows, frame=False)) for rows in (16, 256))
+    assert (short.batches(16), long.batches(256)) == ([1], [4] * 4)
+    one, all_of_it = short.question(), long.question()
+    assert all_of_it.named("gap") == pytest.approx(4 * one.named("gap"))
+    assert all_of_it.named("fetch") == pytest.approx(16 * one.named("fetch"))
+    assert all_of_it.named("vocabulary") == pytest.approx(one.named("vocabulary"))
+    layers = [p.seconds - p.named("vocabulary") for p in (one, all_of_it)]
+    assert 4 * layers[0] < layers[1] < 10 * layers[0]
+    assert [len(part) for part in ([*long.batches(25)], [*long.batches(65)])] == [1, 2]
+
+
 def test_attention_waits_for_pages_and_placing_does_not_show():
     frame = passes(40960).frame()
     own = {name: [s for s in frame.stages if s.name == name and s.layer == 3] for name in ("fetch", "attention")}

@@ -14,7 +14,7 @@ from openvrex.golden.arithmetic.packed_weights import PackedMatrix, Packing, Rul
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.inputs import video
 from openvrex.golden.inputs.decoder import MODEL, ByteTokenizer, Decoder
-from openvrex.golden.inputs.model_file import FileDecoder, HubTokenizer, folder_tokenizer, open_model
+from openvrex.golden.inputs.model_file import MATRICES, FileDecoder, HubTokenizer, folder_tokenizer, open_model
 from openvrex.golden.program.head_compiler import HeadPlan
 from openvrex.golden.program.layer_memory import Tiling
 from openvrex.golden.program.stage_plan import Plan
@@ -178,6 +178,47 @@ def test_layers_are_those_of_the_package(tmp_path):
             assert (to_bf16(decoder.layers[i][name]) == np.vstack(parts).T).all()
     x = decoder.embed("hello")
     assert decoder.logits(decoder(x)).shape == (len(x), len(TOKENS))
+
+
+class WholeLayers(FileDecoder):
+    """The same decoder, of whose layers memory holds a copy in BF16."""
+
+    def held(self, packed: bool) -> tuple:
+        return super().held(False)
+
+
+def test_layers_of_8_bits_run_from_memory_as_they_are_in_the_file(tmp_path, monkeypatch):
+    """As in Q8_0 files of llama.cpp. Each step leaves what it leaves with a copy in BF16, whose sums are cut alike."""
+    own_cut = Plan._cut
+
+    def cut(plan, outputs, length, segment, gates=1, given=0, packing=None, tokens=0) -> Tiling:
+        return own_cut(plan, outputs, length, segment, gates, given, Packing(Rule.BYTE), tokens)
+
+    monkeypatch.setattr(Plan, "_cut", cut)
+    path = written(tmp_path / "m.gguf", dict.fromkeys(MATRICES, Type.Q8_0))
+    file = open_model(path)
+    p = params("lxe.weights=true", f"entry_bytes={4 * SIZE}", "w_depth=256", "x_depth=256")
+    decoders = [kind(file, 1, 16) for kind in (FileDecoder, WholeLayers)]
+    layers, packing = decoders[0].held(True)
+    assert packing == Packing(Rule.BYTE)
+    assert (layers[0]["ffn_down"].bf16 == dequantised(path, "blk.0.ffn_down").T).all()
+    hosts = [decoder_host(decoder, p, 8, 2) for decoder in decoders]
+    sizes = [one.system.plans[0][0]["down_weight"].size for one in hosts]
+    assert sizes[0] == sizes[1] * 17 // 32
+    phases = set()
+    for steps in zip(*(one.stream([decoders[0].inputs([5, 9])], 2) for one in hosts), strict=True):
+        for one, step in zip(hosts, steps, strict=True):
+            one.run(step)
+        memory, copy = (
+            {r.name: r.data.tobytes() for r in one.memory.regions if "weights 0" not in r.name} for one in hosts
+        )
+        assert memory == copy, steps[0].phase
+        phases.add(steps[0].phase)
+    assert {"attention", "ffn", "down", "head"} <= phases
+    assert hosts[0].tokens == hosts[1].tokens
+    path = written(tmp_path / "n.gguf", dict.fromkeys(("attn_q",), Type.Q8_0))
+    with pytest.raises(ParamError, match=r"attn_k.weight: type='Q4_0': must be Q8_0, as others, which LOAD expands"):
+        FileDecoder(open_model(path), 1, 4).held(True)
 
 
 @pytest.mark.parametrize("kind", [Type.Q6_K, Type.Q4_K, Type.Q8_0])

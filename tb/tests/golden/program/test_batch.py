@@ -78,7 +78,7 @@ def test_a_batch_equals_its_streams_alone(cores, pages):
     checked = set()
     for k in range(PASSES):
         rows = [size(stream, k) for stream in range(STREAMS)]
-        of = [together.of(n, sum(rows)) if n else None for n in rows]
+        of = [together.of(n, sum(rows)).at(stream) if n else None for stream, n in enumerate(rows)]
         some = [BatchPart(view, stream, sum(rows[:stream])) for stream, view in enumerate(of) if view is not None]
         for view, stream, first in some:
             view.begin(hidden(stream, k), *turns(view.shares.whole, starts[stream]), starts[stream], stream, first)
@@ -113,16 +113,18 @@ ANSWERED = 4
 GIVEN = ([3, 3, 0, 3, 4], [3, 3, 3, 3], [2, 3, 3])  # tokens of each part of each stream
 
 
-def decoder(pages: bool, streams: int, end: int | None = None) -> ModelHost:
+def decoder(pages: bool, streams: int, end: int | None = None, at_once: int = 0) -> ModelHost:
     """A host of so many streams; its head and products are cut for one."""
     if pages:
-        return page_host(page_model(3), PAGE, MORE, streams, end)
-    return small_host(model(3), params(*MORE, "lxe.i_depth=1024"), end, streams=streams)
+        return page_host(page_model(3), PAGE, MORE, streams, end, at_once)
+    return small_host(model(3), params(*MORE, "lxe.i_depth=1024"), end, streams=streams, at_once=at_once)
 
 
-def told(pages: bool, given: list[list[np.ndarray]], streams: int, end: int | None = None) -> tuple[list, ModelHost]:
+def told(
+    pages: bool, given: list[list[np.ndarray]], streams: int, end: int | None = None, at_once: int = 0
+) -> tuple[list, ModelHost]:
     """Hidden states, logits and tokens of each stream; its pages are held against their definition, too."""
-    h = decoder(pages, streams, end)
+    h = decoder(pages, streams, end, at_once)
     out: list[list[bytes]] = [[] for _ in given]
     watch = PageWatch(h, PAGE) if pages else None
     steps = []
@@ -158,6 +160,19 @@ def test_a_decoder_tells_each_stream_what_it_tells_it_alone(pages, streams):
         assert told(pages, [parts_of], 1, end)[0][0] == together[stream]
 
 
+@pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
+@pytest.mark.parametrize(("streams", "at_once"), [(1, 9), (2, 12)])
+def test_a_long_pass_tells_what_its_sections_tell_alone(pages, streams, at_once):
+    """Of more tokens than the HCU holds; frames and generated tokens are passes of one section."""
+    own = page_model(3) if pages else model(3)
+    given = [parts(own, sizes, seed) for seed, sizes in enumerate(([8, 3, 7], [3, 9])[:streams])]
+    assert at_once // streams > params().dre.hcu.frame > SHAPE.tokens
+    together, h = told(pages, given, streams, at_once=at_once)
+    assert h.passes == ANSWERED + (2 if streams == 1 else 4)
+    for stream, parts_of in enumerate(given):
+        assert told(pages, [parts_of], 1)[0][0] == together[stream]
+
+
 def test_streams_longer_than_memory_say_how_much_they_need():
     """Every token opens a cluster; both streams share the blocks."""
     own = model(1)
@@ -189,8 +204,10 @@ def test_bad_batches():
         SharePlan(Shares(SHAPE, 4, 1, 2, 6), params().lxe_format(), RetrievalShape(clusters=8), 0)
     with pytest.raises(ParamError, match="ahead=1: must be -1 in a batch"):
         SharePlan(Shares(SHAPE, 4, 1, 1, 6), params().lxe_format(), RetrievalShape(clusters=8, ahead=1), 0)
-    with pytest.raises(ParamError, match="batch=0: must be given in a host of batches"):
+    with pytest.raises(ParamError, match="batch=0: must be given in a host of several streams"):
         h.of(2)
+    with pytest.raises(ParamError, match="batch=2: must be 0 in a host without batches"):
+        small_host(own).of(2, 2)
     short = SharePlan(Shares(SHAPE, 4, 1, 1, 9), params("vpe.depth=64").lxe_format(), RetrievalShape(clusters=8), 0)
     assert set(short.finer) == {"output", "qkv", "down"}  # X has room for a word of each of nine rows
     plan = SharePlan(Shares(SHAPE, 4, 1, 1, 6), params("vpe.depth=64").lxe_format(), RetrievalShape(clusters=8), 0)

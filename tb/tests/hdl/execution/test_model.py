@@ -118,13 +118,12 @@ def test_a_batch_equals_golden(pages):
     assert streams["ffn"] == max(passes) * LAYERS
 
 
-def test_packed_weights_equal_golden():
-    """A layer whose GEMMs load 4-bit weights, groups of 32 with minima, and a head of 8 bits: a prompt, a frame, a
-    token.
-    """
+@pytest.mark.parametrize("rule", [Rule.MINIMUM, Rule.BYTE])
+def test_packed_weights_equal_golden(rule):
+    """A layer whose GEMMs load weights of 4 bits with minima, or of 8, and a head of 8: a prompt, a frame, a token."""
     shape = LayerShape(width=64, heads=4, kv_heads=2, head_size=16, ffn=64, tokens=3, recent=8, entries=8)
     p, rng = params("lxe.weights=true", "entry_bytes=64", "w_depth=64", "bus_bytes=8"), np.random.default_rng(2)
-    packing, own = Packing(Rule.MINIMUM), model(2, tied=False)
+    packing, own = Packing(rule), model(2, tied=False)
     [layer, _] = quantised(weights(shape, rng), packing)
     table, norm = rng.normal(size=(VOCABULARY, shape.width)) / 8, np.ones(shape.width)
     planes = [np.tile(own.matrices[0][:, :1], (1, shape.kv_heads * shape.head_size))]

@@ -306,7 +306,7 @@ def test_a_batch_equals_golden(shape, ports):
     h = page_host(rng, shape, CORES, more, streams=2, batch=2 * shape.tokens)
     script, fetched = Script(h, (*CODES, *more), True, ports), Counter[int]()
     for k in range(6):
-        parts = [BatchPart(h.of(shape.tokens, 2 * shape.tokens), n, n * shape.tokens) for n in range(2)]
+        parts = [BatchPart(h.of(shape.tokens, 2 * shape.tokens).at(n), n, n * shape.tokens) for n in range(2)]
         for view, n, first in parts:
             view.begin(*inputs(rng, k, shape), n, first)
         for part, phase, group in batch_steps(parts):
