@@ -3,8 +3,8 @@
 Cores share a layer as `golden.program.shares` says, and each stage is that of the core's own program
 (`golden.program.share_plan`). Heads whose K and V an entry holds (`kvmu.entry_bytes`) have a table of their own; a
 context is (stream, layer, table). At most as many cores as tables: a core runs the programs of one table after the
-other. More cores: a team shares a table and joins the parts of its attention. Either way each layer chooses entries for
-the next one (`RetrievalShape.ahead`).
+other. More cores: a team shares a table and joins the parts of its attention. With one stream each layer chooses
+entries for the next one (`RetrievalShape.ahead`).
 
 The products of all streams run in common passes of as many rows as a core takes; attention runs stream by stream.
 """
@@ -70,7 +70,7 @@ class Layer:
     streams: int
     rows: int
     latency: int
-    prefetches: bool = True  # a layer chooses entries for the next one
+    ahead: bool = True  # layers choose entries for the next one, but in a batch, whose programs do not
 
     @cached_property
     def shares(self) -> Shares:
@@ -88,6 +88,11 @@ class Layer:
     def tables(self) -> int:
         """Contexts of a core in a layer."""
         return self.streams * self.shares.groups
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether a layer chooses entries for the next one."""
+        return self.ahead and self.streams == 1
 
     def of(self, rows: int) -> Shares:
         """The shares of a pass of so many rows in all."""
