@@ -72,11 +72,15 @@ class PagesPass(CorePass):
     def of(cls, v: Vrex, entry: Entry, point: Point, given: Given) -> Self:
         return cls(v, entry.params, point)
 
-    def sections(self, tokens: int) -> int:
-        """Sections of so many tokens: of keys that the HCU holds, and of rows that a bank does."""
+    @property
+    def section(self) -> int:
+        """Most tokens of a section: of keys that the HCU holds, and of rows that a bank does."""
         m, core = self.point.model, self.v.core
-        most = min(core.dre.hcu.frame, core.vpe.depth // (m.heads // m.kv_heads))
-        return -(-tokens // max(1, most))
+        return max(1, min(core.dre.hcu.frame, core.vpe.depth // (m.heads // m.kv_heads)))
+
+    def sections(self, tokens: int) -> int:
+        """Sections of so many tokens."""
+        return -(-tokens // self.section)
 
     def batches(self, tokens: int) -> list[int]:
         """Sections of each batch that so many tokens of each stream take."""
@@ -148,6 +152,8 @@ class PagesPass(CorePass):
         return self._pass(self.point.rows, False)
 
     def layer(self) -> tuple[int, Mapping[str, Mapping[str, float]]]:
+        reason = f"must be at most {self.section}, a section of a pass: a longer one repeats its stages"
+        check(self.point.rows <= self.section, "tokens", self.point.rows, reason)
         share = self.share()
         return share.entries, share.layer()
 
