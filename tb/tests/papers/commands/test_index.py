@@ -41,13 +41,14 @@ def test_costs_by_hand(tmp_path):
     assert resv["wtu"] == pytest.approx(40 * 6 * 9000 / 16 * cycle)
     assert resv10["reads"] == pytest.approx(10 * resv["reads"])
     # a budget: 64 blocks at any length; 9 bytes a token and head. 64 trees take 512 tokens: 64 pages. The loader hands
-    # on a word of codes in 9 cycles, and each word of two means, of two beats, to its trees. The DPE takes 40 rows by 8
-    # tokens and the two words of a mean, the VPE the products, the rows folded into one word, and that word.
+    # on a word of codes in 8 cycles, and each word of two means, of two beats, to its trees. The DPE takes 40 rows by
+    # two of 8 tokens at once and the two words of a mean, the VPE the products, the rows folded into one word, and that
+    # word.
     assert pages["reads"] == pages10["reads"] == 64 * 8 * 32
     assert pages["held"] == pages["read"] == pytest.approx(15000 * 9 * 8 * 32)
-    assert pages["load"] == pytest.approx((32 * 9 + 2 * 2 * 2) / 512 * 15000 * cycle)
-    assert pages["dpe"] == pytest.approx(40 * (8 + 2) / 512 * 15000 * cycle)
-    assert pages["vpe"] == pytest.approx((40 * 9 + 39 + 1) / 512 * 15000 * cycle)
+    assert pages["load"] == pytest.approx((32 * 8 + 2 * 2 * 2) / 512 * 15000 * cycle)
+    assert pages["dpe"] == pytest.approx(40 * (4 + 2) / 512 * 15000 * cycle)
+    assert pages["vpe"] == pytest.approx((40 * 5 + 39 + 1) / 512 * 15000 * cycle)
     assert pages["wtu"] == pytest.approx(6 * 15000 / 8 / 16 * cycle)
     assert pages["memory"] == pytest.approx(pages["held"] / EDGE.bandwidth)
     assert pages10["link"] == pages["link"]
@@ -92,13 +93,13 @@ def test_the_page_says_what_scores_cost_a_core():
     section = (ROOT / "docs/papers/recall.md").read_text().partition("## Coded pages")[2].partition("\n## ")[0]
     flat = " ".join(section.split())
     assert f"Coding 256 keys takes {coding:,} cycles" in flat
-    assert f"in {step:.0f} cycles, if memory answers after 100, of which the DPE works 400" in flat
+    assert f"in {step:.0f} cycles, if memory answers after 100, of which the DPE works 240" in flat
     assert f"turned queries, takes {more:,} more" in flat
-    assert run.plan.cost(512).chunks == 400 * 512 * 8 / 512
+    assert run.plan.cost(512).chunks == 240 * 512 * 8 / 512
     budgets = json.loads((ROOT / "tb/budgets.json").read_text())
     kge = (budgets["core.loader.logic_ge"] - budgets["vrex1.loader.logic_ge"]) / 1e3
     record = (ROOT / "docs/archive/decisions.md").read_text().partition("### Coded pages are scored by a program")[2]
-    assert f"for 40 rows in {step:.0f} cycles, of which the DPE works 400; the expander has {kge:.1f} kGE" in record
+    assert f"for 40 rows in {step:.0f} cycles, of which the DPE works 240; the expander has {kge:.1f} kGE" in record
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[{"variant": "resv"}]', "7"])
