@@ -16,6 +16,7 @@ from openvrex.golden.atomic_files import replacing  # noqa: E402
 from openvrex.sim.system.platforms import Platform, Vrex  # noqa: E402
 from openvrex.sim.system.timeline import Pass  # noqa: E402
 
+# Stages that most passes have; those of a policy's programs get colours in the order of a pass.
 COLOURS = {
     "vision": "#8172b2", "qkv": "#4c72b0", "predict": "#dd8452", "select": "#c44e52",
     "cluster": "#e08a8c", "switch": "#701c1e", "walk": "#a33b3e", "fetch": "#937860",
@@ -44,12 +45,14 @@ def timeline(platform: Platform, p: Pass, folder: Path, name: str) -> list[Path]
     last = max(s.end for s in p.stages if s.layer == middle + 1)
     shown = [s for s in p.stages if s.end > first and s.start < last]
     resources = sorted({s.resource for s in shown}, reverse=True)
+    names = list(dict.fromkeys(s.name for s in shown))
+    others = [n for n in names if n not in COLOURS]
+    colours = COLOURS | {n: matplotlib.colormaps["tab20"](k % 20) for k, n in enumerate(others)}
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 4.2), sharex=True, layout="constrained")
     for s in shown:
         at, width = (s.start - first) * 1e3, (s.end - s.start) * 1e3
-        above.barh(resources.index(s.resource), width, left=at, color=COLOURS[s.name], edgecolor="white", linewidth=0.3)
-    names = list(dict.fromkeys(s.name for s in shown))
-    above.legend([plt.Rectangle((0, 0), 1, 1, color=COLOURS[n]) for n in names], names, ncol=len(names), fontsize=7)
+        above.barh(resources.index(s.resource), width, left=at, color=colours[s.name], edgecolor="white", linewidth=0.3)
+    above.legend([plt.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names], names, ncol=len(names), fontsize=7)
     above.set_yticks(range(len(resources)), resources)
     above.set_ylim(-0.6, len(resources) + 0.3)
     time, rate = bandwidth(p)
