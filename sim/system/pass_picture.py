@@ -52,9 +52,10 @@ def timeline(platform: Platform, p: Pass, folder: Path, name: str) -> list[Path]
     for s in shown:
         at, width = (s.start - first) * 1e3, (s.end - s.start) * 1e3
         above.barh(resources.index(s.resource), width, left=at, color=colours[s.name], edgecolor="white", linewidth=0.3)
-    above.legend([plt.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names], names, ncol=len(names), fontsize=7)
+    patches = [plt.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names]
+    figure.legend(patches, names, loc="outside upper center", ncol=8, fontsize=7)
     above.set_yticks(range(len(resources)), resources)
-    above.set_ylim(-0.6, len(resources) + 0.3)
+    above.set_ylim(-0.6, len(resources) - 0.4)
     time, rate = bandwidth(p)
     for resource, values in rate.items():
         if values.any():
