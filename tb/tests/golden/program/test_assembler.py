@@ -22,7 +22,7 @@ from openvrex.tb.library.runner import ROOT
 from tb.tests.commands import refuses, tried, vrex
 
 FMT = LxeFormat(lanes=4, w_depth=16, x_depth=32, depth=16, i_depth=64)
-WIDE = LxeFormat(lanes=16, w_depth=1 << 16, x_depth=1 << 16, depth=4096, i_depth=64)
+WIDE = LxeFormat(lanes=16, w_depth=1 << 16, x_depth=1 << 16, depth=4096, i_depth=64, halves=True)
 
 
 @st.composite
