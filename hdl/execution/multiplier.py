@@ -15,8 +15,8 @@ from openvrex.hdl.queues import MULS
 class Multiplier(wiring.Component):
     """Executes MULs: checks them, hands them to the DPE as commands, and tells when their operands are free.
 
-    A MUL that addresses a word outside a scratchpad is not handed on: `fault` pulses, and the multiplier takes nothing
-    more until a reset. Words within the scratchpads that wrap in the DPE are told by its own `overrun`.
+    A MUL that addresses a word outside a scratchpad, or wants halves of a DPE that has none, is not handed on: `fault`
+    pulses, and the multiplier takes nothing more until a reset. Words within the scratchpads that wrap in the DPE are told by its own `overrun`.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Multiplier(wiring.Component):
     c : Out(stream of `hdl.execution.dpe.command_layout`) : the DPE's commands
     read : In(1) : the DPE's pulse for each command
     done : Out(`hdl.instruction_layouts.done_layout`) : instructions, in order
-    fault : Out(1) : pulse: a field does not fit the DPE's memories
+    fault : Out(1) : pulse: a field does not fit the DPE
     busy : Out(1) : a command is not done
 
     Latency: a command the cycle after its instruction; done in the cycle of `read`, for a skipped instruction two

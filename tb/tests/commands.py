@@ -14,7 +14,7 @@ def tried(*words: object) -> Result:
 def vrex(*words: object) -> Result:
     """One that succeeds."""
     run = tried(*words)
-    assert run.exit_code == 0, run.output
+    assert run.exit_code == 0, (run.output, run.exception)
     return run
 
 

@@ -198,6 +198,7 @@ def test_the_published_machine():
             "wtu.selection=buckets",
             "wtu.budget=false",
             "lxe.codes=0",
+            "dpe.halves=false",
             "hcu.newest=false",
             "kvmu.kept=0",
             "reading=buckets",

@@ -62,7 +62,7 @@ def small(monkeypatch):
     own = small_models.model(1)
     monkeypatch.setattr(answer_command, "Decoder", Small)
     monkeypatch.setattr(answer_command, "core", lambda more: small_models.params())
-    host = lambda decoder, p, *_, pages, vision, streams: small_models.host(own, p, vision=vision, streams=streams)  # noqa: E731
+    host = lambda _, p, *rest, vision, streams, **how: small_models.host(own, p, vision=vision, streams=streams)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     # The DPE alone: the other tests of small cores follow its chunks too, so that they share a simulator.
     dpe, *_ = stage_log.units(small_models.params())
@@ -162,7 +162,7 @@ def test_an_answer_with_coded_pages(small, monkeypatch, tmp_path, more):
     """Also on a core that keeps blocks in device memory: some are found there, and some given up."""
     own = small_models.page_model(1)
     monkeypatch.setattr(answer_command, "core", lambda _: small_models.params(*small_models.CODES, *more))
-    host = lambda decoder, p, *_, pages, vision, streams: small_models.page_host(own, pages, more)  # noqa: E731
+    host = lambda *_, pages, **how: small_models.page_host(own, pages, more)  # noqa: E731
     monkeypatch.setattr(answer_command, "decoder_host", host)
     words = ("--policy", "pages", *(x for name in ("page", "budget", "sinks") for x in ("-p", f"pages.{name}=2")))
     words += ("-p", "pages.mean=4", "--encoder", "numpy")
