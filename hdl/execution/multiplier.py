@@ -16,7 +16,8 @@ class Multiplier(wiring.Component):
     """Executes MULs: checks them, hands them to the DPE as commands, and tells when their operands are free.
 
     A MUL that addresses a word outside a scratchpad, or wants halves of a DPE that has none, is not handed on: `fault`
-    pulses, and the multiplier takes nothing more until a reset. Words within the scratchpads that wrap in the DPE are told by its own `overrun`.
+    pulses, and the multiplier takes nothing more until a reset. Words within the scratchpads that wrap in the DPE are
+    told by its own `overrun`.
 
     Parameters
     ----------
