@@ -307,7 +307,7 @@ _SUBJECTS = (
             ("many_operands",),
             ("results_fill_their_queue",),
             ("a_sum_of_zero_is_zero", "tiny"),
-            ("one_infinity_in_each_lane", "tiny"),
+            ("one_special_number_in_each_lane", "tiny"),
             ("cycles_equal_the_time_view", "tiny"),
             ("equals_golden", "tiny"),
         ),

@@ -142,22 +142,23 @@ def check_a_sum_of_zero_is_zero(size):
     assert t.run(emitted(p), 1)["beats"] == t.wants
 
 
-def infinities(p: DpeParams) -> Traffic:
-    """Rows of one infinity, in each lane of weights and of activations, with either sign."""
-    t, alone = Traffic(p), np.where(np.eye(p.n_w, dtype=bool), np.inf, 1.0)
-    for k in range(p.n_w):
-        for sign in (1, -1):
+def specials(p: DpeParams) -> Traffic:
+    """Rows of one infinity with either sign or one NaN, in each lane of weights and of activations."""
+    t, lanes = Traffic(p), np.eye(p.n_w, dtype=bool)
+    for lane in lanes:
+        for value in (np.inf, -np.inf, np.nan):
             # The exponents' sum is that of a small number.
-            one, tiny = (to_bf16(np.tile(v, (p.n_h, 1))) for v in (sign * alone[k], np.full(p.n_w, 2.0**-120)))
-            t.phase(one, tiny[:1], halves=p.halves and sign > 0)
+            numbers = np.where(lane, value, 1.0), np.full(p.n_w, 2.0**-120)
+            one, tiny = (to_bf16(np.tile(v, (p.n_h, 1))) for v in numbers)
+            t.phase(one, tiny[:1], halves=p.halves and value > 0)
             t.phase(tiny, one[:1])
     return t
 
 
-def check_one_infinity_in_each_lane(size):
+def check_one_special_number_in_each_lane(size):
     p = SIZES[size]
-    t = infinities(p)
-    assert {v for beat in t.wants for v in beat["data"]} == {0x7F800000, 0xFF800000}
+    t = specials(p)
+    assert {v for beat in t.wants for v in beat["data"]} == {0x7F800000, 0xFF800000, 0x7FC00000}
     assert t.run(emitted(p), 1)["beats"] == t.wants
 
 

@@ -23,11 +23,11 @@ from openvrex.tb.checks.dpe_checks import (
     check_cycles_equal_the_time_view,
     check_equals_golden,
     check_many_operands,
-    check_one_infinity_in_each_lane,
+    check_one_special_number_in_each_lane,
     check_reset_in_flight,
     check_results_fill_their_queue,
     emitted,
-    infinities,
+    specials,
     traffic,
     wrapping,
 )
@@ -90,8 +90,8 @@ def test_results_fill_their_queue():
 
 
 @pytest.mark.parametrize("size", by_day(SIZES, "tiny"))
-def test_one_infinity_in_each_lane(size):
-    check_one_infinity_in_each_lane(size)
+def test_one_special_number_in_each_lane(size):
+    check_one_special_number_in_each_lane(size)
 
 
 @pytest.mark.parametrize("size", by_day(["tiny", "halves", "pair"], "tiny"))
@@ -191,7 +191,7 @@ def test_mutants_are_killed(every):
     plans = [
         (traffic(p, seed, 40), seed, idle, stall) for seed, (idle, stall) in enumerate([(0.0, 0.0), (0.0, 0.95)], 1)
     ]
-    plans.append((infinities(p), 1, 0.0, 0.0))
+    plans.append((specials(p), 1, 0.0, 0.0))
 
     def passes(unit):
         return all(t.run(unit, seed, idle, stall, waves=False)["beats"] == t.wants for t, seed, idle, stall in plans)
