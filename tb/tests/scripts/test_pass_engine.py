@@ -170,6 +170,17 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     assert len({one["name"] for one in records}) == len(records)
 
 
+def equal(stream, p, folder, client) -> list[dict]:
+    """The records of a stream on a core, each of another name: with no difference, and in the cycles predicted."""
+    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
+    records = PassEngine(folder, stream, simulator, {}).run(lambda: client)
+    assert not [line for one in records for line in one["differences"]]
+    assert {one["status"] for one in records} == {Status.DONE.name}
+    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    assert len({one["name"] for one in records}) == len(records)
+    return records
+
+
 def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
     """Every store, all memory and every cycle; keys are coded, pages chosen within a budget, fetched whole and in part.
 
@@ -178,11 +189,7 @@ def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
     own, p = small_models.page_model(3), small_models.params(*small_models.CODES)
     h = small_models.page_host(own)
     stream = ModelStream(h, [small_models.parts(own, [4, 3, 3, 3, 2])], 2)
-    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
-    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
-    assert not [line for one in records for line in one["differences"]]
-    assert {one["status"] for one in records} == {Status.DONE.name}
-    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
+    records = equal(stream, p, tmp_path, client)
     tables = small_models.LAYERS * small_models.SHAPE.kv_heads
     assert sum(one["phase"] == "code" for one in records) == tables * (h.length // small_models.PAGE.mean)
     fetched = [one["entries"] for one in records if one["phase"] == "attention"]
@@ -198,12 +205,7 @@ def test_a_batch_equals_golden(pages, tmp_path, client):
     h = small_models.page_host(own, more=more, streams=2) if pages else small_models.host(own, p, streams=2)
     given = [small_models.parts(own, sizes, seed) for seed, sizes in enumerate(([3, 3, 3, 3], [3, 3, 2, 3, 3]))]
     stream = ModelStream(h, given, 2)
-    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
-    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
-    assert not [line for one in records for line in one["differences"]]
-    assert {one["status"] for one in records} == {Status.DONE.name}
-    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
-    assert len({one["name"] for one in records}) == len(records)
+    records = equal(stream, p, tmp_path, client)
     assert [len(x) for x in stream.outputs] == [5, 6]
     said = [(n, token) for one in records for n, token, _ in one.get("said", ())]
     assert [[token for n, token in said if n == k] for k in range(2)] == [x.tokens for x in h.said]
@@ -217,12 +219,7 @@ def test_a_pass_longer_than_the_hcu_holds_equals_golden(pages, tmp_path, client)
     own, p = (small_models.page_model if pages else small_models.model)(3), small_models.params(*more)
     h = small_models.page_host(own, more=more, at_once=9) if pages else small_models.host(own, p, at_once=9)
     stream = ModelStream(h, [small_models.parts(own, [9, 3, 8])], 1)
-    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
-    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
-    assert not [line for one in records for line in one["differences"]]
-    assert {one["status"] for one in records} == {Status.DONE.name}
-    assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
-    assert len({one["name"] for one in records}) == len(records)
+    records = equal(stream, p, tmp_path, client)
     assert [len(x) for x in stream.outputs[0].values()] == [9, 3, 8]
     attended, ffn = ([one for one in records if one["phase"] == phase] for phase in ("attention", "ffn"))
     assert len(attended) == (3 + 1 + 3) * small_models.LAYERS * small_models.SHAPE.kv_heads
