@@ -12,7 +12,6 @@ pattern, which is played too, or proves that there is none.
 
 import heapq
 import re
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -23,12 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyosys
 
 from openvrex.synth import cells
 from openvrex.synth.cells import Gate
 from openvrex.synth.liberty import Library, SynthError
 from openvrex.synth.scan import ENABLE
+from openvrex.synth.yosys_abc import run_abc
 
 ROUNDS = (64, 192, 768, 3072)  # random patterns
 BATCH = 64  # faults that go to ABC at once
@@ -296,12 +295,10 @@ def _ask(circuit: Netlist, faults: list[Fault]) -> list[tuple[str, dict[Net, int
         script = "".join(
             f"read_blif {i}.blif\nstrash\nsat -C {CONFLICTS}\nwrite_cex -n {i}.cex\n" for i in range(len(faults))
         )
-        (folder / "script").write_text(script)
-        abc = Path(pyosys.__file__).parent / "yosys-abc"
-        run = subprocess.run([abc, "-f", "script"], cwd=folder, capture_output=True, text=True, check=False)
-        answers = re.findall(r"^(SATISFIABLE|UNSATISFIABLE|UNDECIDED)", run.stdout, re.M)
+        said = run_abc(script, folder)
+        answers = re.findall(r"^(SATISFIABLE|UNSATISFIABLE|UNDECIDED)", said, re.M)
         if len(answers) != len(faults):
-            raise SynthError(f"ABC stopped: {(run.stdout + run.stderr)[-300:]}")
+            raise SynthError(f"ABC stopped: {said[-300:]}")
         out = []
         for i, answer in enumerate(answers):
             found = (folder / f"{i}.cex").read_text() if answer == "SATISFIABLE" else ""

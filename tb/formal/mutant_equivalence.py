@@ -7,11 +7,10 @@ bits, and only while it is valid.
 
 import itertools
 import re
-import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
+from openvrex.synth.yosys_abc import run_abc
 from openvrex.tb.library.yosys import run_yosys
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
@@ -79,13 +78,7 @@ class Miter:
                 sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
                 run_yosys([f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}"], self.folder)
         self.written.add(unit)
-        abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
-        command = [str(abc), "-c", f"miter -n {unit} mutant.aig; orpos; strash; {engines}"]
-        try:
-            run = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return "undecided"
-        text = run.stdout.decode()
+        text = run_abc(f"miter -n {unit} mutant.aig; orpos; strash; {engines}", self.folder, SECONDS)
         if found := re.search(r"asserted in frame (\d+)", text):
             return f"differs in cycle {found[1]} after a reset"
         return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"

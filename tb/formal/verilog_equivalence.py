@@ -9,14 +9,12 @@ A unit's leaves, which stand in it many times, are proved each on its own, and s
 
 import json
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyosys
 from amaranth.back.rtlil import convert_fragment
 
 from openvrex.hdl.emit import component_of, elaborated_unit, in_text
@@ -24,6 +22,7 @@ from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.memory import bodies
 from openvrex.hdl.writer.amaranth_private import Design, PortDirection
 from openvrex.hdl.writer.modules import Writer
+from openvrex.synth.yosys_abc import run_abc
 from openvrex.tb.library.yosys import run_yosys
 
 _GATES = (
@@ -300,13 +299,11 @@ class Graph:
         """Raises `UnequalError` unless the literals of each pair are equal for all inputs."""
         self.write(folder / "gold.aig", [gold for _, gold, _ in pairs])
         self.write(folder / "gate.aig", [gate for _, _, gate in pairs])
-        abc = Path(pyosys.__file__).parent / "yosys-abc"
-        script = "&r gold.aig; &cec gate.aig"
-        run = subprocess.run([abc, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
-        if "Networks are equivalent" in run.stdout:
+        said = run_abc("&r gold.aig; &cec gate.aig", folder)
+        if "Networks are equivalent" in said:
             return
-        shown = re.search(r"z = \d+'h(\w+) \(gold\), z = \d+'h(\w+) \(gate\)", run.stdout)
+        shown = re.search(r"z = \d+'h(\w+) \(gold\), z = \d+'h(\w+) \(gate\)", said)
         if not shown:
-            raise RuntimeError(f"ABC found no answer: {(run.stdout + run.stderr)[-500:]}")
+            raise RuntimeError(f"ABC found no answer: {said[-500:]}")
         wrong = int(shown[1], 16) ^ int(shown[2], 16)
         raise UnequalError(f"{pairs[(wrong & -wrong).bit_length() - 1][0]} differs")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from amaranth import Cat, Module, Signal
+from amaranth.hdl import Assert
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
@@ -111,6 +112,24 @@ class Peeks(wiring.Component):
 def test_an_idle_payload_that_shows_is_found():
     """At `ready`; what is valid with the payload, and what comes a cycle later, does not show it."""
     assert shown(Peeks()) == {"i__ready"}
+
+
+class Square(wiring.Component):
+    """Claims (a + b)^2 = a^2 + 2 a b + b^2, which takes a prover long."""
+
+    a: In(16)
+    b: In(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        a, b = self.a, self.b
+        m.d.comb += Assert((a + b) * (a + b) == a * a + 2 * a * b + b * b)
+        return m
+
+
+def test_a_proof_that_takes_too_long_says_so():
+    with pytest.raises(RuntimeError, match="no answer in 1 seconds of processor time"):
+        holds(Square(), limit=1)
 
 
 def test_every_unit_has_its_channels():
