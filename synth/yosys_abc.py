@@ -10,8 +10,10 @@ from pathlib import Path
 def run_abc(script: str, folder: Path, limit: int | None = None) -> str:
     """What ABC prints to a script that it runs in `folder`, or until it has taken `limit` seconds of processor time."""
     (folder / "script").write_text(script)
-    abc = Path(find_spec("pyosys").submodule_search_locations[0], "yosys-abc")
+    found = find_spec("pyosys")
+    assert found
+    assert found.submodule_search_locations
+    command = [str(Path(found.submodule_search_locations[0], "yosys-abc")), "-f", "script"]
     limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (limit, limit)) if limit else None
-    command = [abc, "-f", "script"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, preexec_fn=limited)
     return run.stdout + run.stderr
