@@ -27,9 +27,10 @@ STOPS = 300  # seconds until a part that was told to end is killed
 SINGLE = "hcu wtu cluster_set kvmu table_port motion_mask dpe vpe feeder loader storer retriever sequencer arbiter"
 JOINED = "dre lxe core dre_ip core_ip"
 VARIANTS = "arbiter_ports vpe_hybrid kv4_codec storer_registers sequencer_registers loader_codes loader_weights"
-# Words after `vrex dev` of each part; the tests are pytest's.
+# Words after `vrex dev` of each part; two are pytest's.
 PARTS = {
     "tests": "",
+    "icarus": "",
     "stress": "stress",
     "coverage": "coverage",
     "proofs": "prove",
@@ -87,6 +88,9 @@ def words(name: str, record: bool) -> list[str]:
     if PARTS[name]:
         campaign = PARTS[name].split()[0] != "prove"
         return [sys.executable, "-c", VREX, "dev", *PARTS[name].split(), *(["--record"] if record and campaign else [])]
+    if name == "icarus":
+        pytest = [sys.executable, "-m", "pytest", "-n", "auto", "-m", "", "@tb/tests/icarus.txt"]
+        return ["env", "OPENVREX_SIMULATOR=icarus", *pytest]
     slices = len(list(FOLDER.glob("*.xml")))
     options = f"-n auto --dist worksteal -m nightly --night {PASSED} --junitxml {FOLDER}/tests-{slices}.xml tb/tests"
     return [sys.executable, "-m", "pytest", *options.split()]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +35,12 @@ from openvrex.hdl.ports import streams
 from openvrex.tb.library.waveforms import Traced, keep, suffix
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}  # programs that the system must have -> package that has each
+# Programs that the system must have for a simulator -> package that has each
+TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}
+ICARUS = {"iverilog": "iverilog", "vvp": "iverilog"}
 # Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
+FOUR_STATES = os.environ.get("OPENVREX_SIMULATOR") == "icarus"  # benches run on Icarus Verilog, whose bits can be X
 HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
@@ -65,10 +68,10 @@ def verilator_env() -> dict[str, str]:
     return env
 
 
-def _check_tools(env: dict[str, str]) -> None:
-    """Raise `ToolError` for a program that Verilator needs and the system lacks."""
-    if missing := [package for program, package in TOOLS.items() if not shutil.which(program, path=env["PATH"])]:
-        names = " ".join(missing)
+def _check_tools(env: Mapping[str, str], tools: dict[str, str]) -> None:
+    """Raise `ToolError` for a program that a simulator needs and the system lacks."""
+    if missing := {package for program, package in tools.items() if not shutil.which(program, path=env["PATH"])}:
+        names = " ".join(sorted(missing))
         raise ToolError(f"{names}: not found, and a simulator is built with it: install it (apt install {names})")
 
 
@@ -151,6 +154,8 @@ def _state_covers(k: int, register: dict) -> str:
 
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`; built if its content is new."""
+    if FOUR_STATES:
+        return _compiled(emitted)
     flags = ["--vpi", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["-DOPENVREX_CHECK"]  # asserts that no address leaves its memory (`hdl/memories.v`)
     flags += [f"--trace-{suffix()}"] if waves else []
@@ -164,6 +169,24 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
     main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
     linked = ["-LDFLAGS", f"-Wl,-rpath,{libs} -L{libs} -lcocotbvpi_verilator", str(main)]
     return build(emitted, files, flags, linked, "runtime-waves" if waves else "runtime")
+
+
+def _compiled(emitted: Emitted) -> Path:
+    """Path of the program that Icarus Verilog makes of `emitted` and its bench; made if its content is new."""
+    _check_tools(os.environ, ICARUS)
+    text = emitted.verilog + (top := "`timescale 1ns/1ps\n" + _bench_top(emitted))
+    folder = BUILD / f"{emitted.top}-icarus-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    binary = folder / "obj" / emitted.top
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            emitted.write(folder)
+            (folder / "bench.v").write_text(top)
+            command = ["iverilog", "-g2005", "-DOPENVREX_CHECK", "-s", f"bench_{emitted.top}", "-o", "obj/part"]
+            _run([*command, "bench.v", emitted.file], folder / "iverilog.log", cwd=folder)
+            (folder / "obj/part").replace(binary)
+    return binary
 
 
 def _keep(kept: Path, files: Iterable[Path]) -> None:
@@ -207,7 +230,7 @@ def build(
         if (folder / "done").exists():
             return binary
         env = verilator_env()
-        _check_tools(env)
+        _check_tools(env, TOOLS)
         emitted.write(folder)
         hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
         for name, text in (files | {"blocks.vlt": "`verilator_config\n" + hierarchy}).items():
@@ -269,7 +292,7 @@ class Run:
         try:
             return self._simulate(binary, folder)
         except BenchError as first:
-            if not self.waves or isinstance(self.emitted, Mutant):
+            if not self.waves or FOUR_STATES or isinstance(self.emitted, Mutant):
                 raise
             waves = simulator(self.emitted, waves=True)
             folder = waves.parent.parent / "runs" / folder.name
@@ -288,6 +311,8 @@ class Run:
         Registers and memories start with random bits, unless the unit is to start from zeros: the same ones for 16
         seeds of a test, whose runs one simulator starts.
         """
+        if FOUR_STATES:
+            return ["vvp", "-n", "-m", cocotb_tools.config.lib_entry("vpi", "icarus"), str(binary)]
         power_up, bits = getattr(self.emitted, "power_up", 2), 1 + self.seed // 16
         mutant = [f"+mutant={n}"] if (n := getattr(self.emitted, "number", 0)) and not self.emitted.port else []
         return [str(binary), *args, f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits}", *mutant]
@@ -307,12 +332,13 @@ class Run:
             "COCOTB_TEST_MODULES": f"openvrex.tb.benches.{self.bench}",
             "COCOTB_TEST_FILTER": f"\\.{self.test}$",
             "COCOTB_RESULTS_FILE": str(results),
-            "COCOTB_TRUST_INERTIAL_WRITES": "1",
+            "COCOTB_TRUST_INERTIAL_WRITES": str(int(not FOUR_STATES)),
             # Asserts of a run that is not repeated explain themselves. To prepare that takes longer than many runs.
             "COCOTB_REWRITE_ASSERTION_FILES": "bench_*.py" if args or not self.waves else "",
             "COCOTB_LOG_LEVEL": "WARNING",
             "TOPLEVEL_LANG": "verilog",
             "OPENVREX_RUN": str(folder),
+            "OPENVREX_SIMULATOR": os.environ.get("OPENVREX_SIMULATOR", ""),
             # the simulator may have been built with another Python
             "LD_LIBRARY_PATH": f"{cocotb_tools.config.libs_dir}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         }

@@ -7,6 +7,7 @@ falling edge, when all combinational paths have settled.
 import gc
 import random
 from collections import deque
+from functools import cache
 from types import SimpleNamespace
 
 from amaranth.lib import data
@@ -15,7 +16,7 @@ from cocotb.handle import Immediate
 from cocotb.triggers import FallingEdge, First, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 
-from openvrex.tb.library.runner import config
+from openvrex.tb.library.runner import FOUR_STATES, config
 
 
 def pack(layout, value) -> int:
@@ -56,8 +57,30 @@ _KNOWN: dict[int, tuple[data.Layout, dict]] = {}  # a layout's number -> the lay
 
 
 def bits_of(pin) -> int:
-    """What a pin of the unit holds, as a number: Verilator has no X. `int(pin.value)` takes five times as long."""
-    return pin.value if isinstance(pin, Pins) else int(pin._handle.get_signal_val_binstr(), 2)
+    """What a pin of the unit holds, as a number. `int(pin.value)` takes five times as long.
+
+    Verilator has no X. In Icarus an unknown bit has a value that depends on its place and the run's seed: as with
+    Verilator's random power-up a bit that matters makes some run fail, and a payload that waits does not change.
+    """
+    if isinstance(pin, Pins):
+        return pin.value
+    text = pin._handle.get_signal_val_binstr()
+    try:
+        return int(text, 2)
+    except ValueError:
+        return int("".join(c if c in "01" else bit for c, bit in zip(text, _noise(len(text)), strict=True)), 2)
+
+
+@cache
+def _noise(width: int) -> str:
+    return f"{random.Random(config()['seed']).getrandbits(width):0{width}b}"
+
+
+def level_of(pin) -> bool:
+    """Whether a valid, ready or another signal of control is high. Fails if it is unknown."""
+    level = pin._handle.get_signal_val_binstr()
+    assert level in ("0", "1"), f"{pin._name} is {level}"
+    return level == "1"
 
 
 class Pins:
@@ -117,7 +140,7 @@ class Source:
 
     def sample(self, cycle: int) -> None:
         """Record the handshake, at the falling edge: a beat that is ready now transfers at the coming edge."""
-        if self.valid and bits_of(self.ready_):
+        if self.valid and level_of(self.ready_):
             self.queue.popleft()
             self.sent.append(cycle)
             self.pending = False
@@ -149,7 +172,7 @@ class Sink:
 
     def sample(self, cycle: int) -> None:
         """Record a transfer and check the stream rules, at the falling edge."""
-        if not bits_of(self.valid_):
+        if not level_of(self.valid_):
             assert self.held is None, f"{self.name}: valid fell before ready in cycle {cycle}"
             return
         bits = bits_of(self.payload)
@@ -201,8 +224,10 @@ class Bench:
         """Start the clock, and reset for one cycle more than necessary.
 
         Clock and reset are known before the simulator's first evaluation. With what they have at power-up it could see
-        an edge without a reset.
+        an edge without a reset. Icarus loses what is written before it starts, and knows no edge from X to 0.
         """
+        if FOUR_STATES:
+            await Timer(2, unit="ns")
         self.dut.clk.set(Immediate(0))
         self.dut.rst.set(Immediate(1))
         Clock(self.dut.clk, 2, unit="ns").start(start_high=False)
@@ -262,7 +287,7 @@ class Bench:
         while not done():
             steady &= not any(getattr(s, "idle", 0) or getattr(s, "stall", 0) for s in self.streams)
             assert self.cycle - start < limit, f"no end after {limit} cycles: deadlock? {self.state()}"
-            if steady and not self._changes() and not bits_of(self.dut.moves):
+            if steady and not self._changes() and not level_of(self.dut.moves):
                 await self._skip(limit)
             else:
                 await self.step()
