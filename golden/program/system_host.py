@@ -176,7 +176,7 @@ class SystemHost(SystemMap):
         assert program is not None, f"core {core} has nothing to do in the phase {phase}"
         out = self.cores[core].run(program, self.registers(core, layer, group, phase, stream, first))
         if core < self.shares.teams and out.instructions[Engine.RETRIEVE]:  # others change no table
-            self.tables[core].write([self.context(layer, group, stream)])
+            self.tables[core].write([self.context(layer + (phase == "guess"), group, stream)])
             registers, retrieval = self.cores[core].registers, self.plans[core][layer].retrieval
             if phase == "guess":
                 self.fetched[stream, core, layer + 1, group] = registers[ROW]

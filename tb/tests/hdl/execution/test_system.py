@@ -36,6 +36,7 @@ TEAM = replace(SHAPE, heads=2, kv_heads=1, entries=32)  # a team of two cores
 TEAMS = replace(SHAPE, width=24)  # two teams of two cores, which cut sums
 WIDE = replace(SHAPE, head_size=4, entries=32)  # a team of two cores whose table has both KV heads
 SIZES = ["lxe.i_depth=512", "lxe.queue=4", "entry_bytes=32", "recent=8", "blocks=64", "clusters=8", "n_ctx=4"]
+KEPT = ("kvmu.kept=4", "block_slots=1")
 CORES = 2
 
 
@@ -477,6 +478,21 @@ def test_teams_prefetch_as_golden_does(shape, cores, heads):
     assert beside(script, got)["attend"] >= 5
     assert (h.fetched[0, :, 1] > 0).all()
     assert fetched
+
+
+@pytest.mark.nightly
+def test_a_prefetch_keeps_blocks():
+    """A FETCH for the next layer changes that layer's table: blocks stay. It ends behind its own phase, `guess`."""
+    rng = np.random.default_rng(12)
+    script = Script(h := host(rng, SHAPE, layers=2, ahead=True, sizes=KEPT), sizes=KEPT)
+    passes(script, rng, 6)
+    got = script.play(latency=(20, 80))
+    assert {s["code"] for p in got["phases"] for s in p["status"]} == {Status.DONE}
+    texts = [
+        (script.names[k], text) for k, memory in enumerate(got["images"]) for text in script.differences(k, memory)
+    ]
+    assert {name for name, _ in texts} == {"guess"}, texts
+    assert (h.fetched[0, :, 1] > 0).all()
 
 
 @pytest.mark.nightly
