@@ -215,10 +215,12 @@ class Compiler:
         half, self.half = self.half, 1 - self.half
         return half * (self.fmt.w_depth // 2), half * (self.fmt.x_depth // 2)
 
-    def mul(self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int) -> None:
-        """MUL of a step. It waits until its half is filled, and frees the half when it is done."""
+    def mul(
+        self, w: int, x: int, rows: int, tiles: int, chunks: int, x_step: int, wait=(FULL,), signal=(FREE,)
+    ) -> None:
+        """MUL of a step. If not said otherwise, it waits until its half is filled, and frees the half when done."""
         size = {"rows": rows - 1, "tiles": tiles - 1, "chunks": chunks - 1, "keep": self.fmt.lanes - 1}
-        whole = {"x_step": x_step, "start": 1, "end": 1} | semaphores((FULL,), (FREE,))
+        whole = {"x_step": x_step, "start": 1, "end": 1} | semaphores(wait, signal)
         self._emit(Opcode.MUL, w=w, x=x, **size, **whole)
 
 

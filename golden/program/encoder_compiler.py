@@ -5,7 +5,7 @@
 =========  ===========================================================================================================
 embed      hidden = patches x kernel + positions. A token without a patch (class, register) has a patch of zeros
 norm1      LayerNorm of each token
-qkv        queries, keys and values: product
+qkv        queries, keys and values: product. Those of a head lie together, [3 * heads, tokens, head size]
 attend     attention of each token to all tokens
 output     product, added to the hidden states
 norm2      LayerNorm
@@ -271,7 +271,7 @@ class EncoderPlan(Plan):
         self.together = work.size
         work.add("positions", (t, w), np.float32)
         work.add("hidden", (t, w), np.float32)
-        work.add("qkv", (t, 3 * w), BF16)
+        work.add("qkv", (3 * s.heads, t, s.head_size), BF16)
         work.add("tokens", (t, w), np.float32)
         work.add("embeddings", (s.seen, s.projector[-1]), np.float32)
         for name, share in self.shares.items():
@@ -318,7 +318,7 @@ class EncoderPlan(Plan):
                 added = None if of is None else self._columns(of, share)
                 mine = self._columns(y, share)
                 w, b = a[f"{name}_weight"], a[f"{name}_bias"]
-                c.product(a[x], w, b, self.cuts[name], share.rows, mine, added, nonlinear)
+                c.product(a[x], w, b, self.cuts[name], share.rows, mine, added, nonlinear, share.tiles.start)
 
             return Planned(name, write, f"{name}_weight" in a and len(share.rows) > 0)
 
@@ -351,10 +351,10 @@ class EncoderPlan(Plan):
         return self.encoder.side if self.encoder.kept is None else self.encoder.group**2
 
     def _columns(self, name: str, share: Share) -> Array:
-        """An array from the core's first column on."""
+        """An array from the core's first column on; one by heads as it is."""
         of = self.arrays[name]
         at = share.tiles.start * self.fmt.lanes * np.dtype(of.dtype).itemsize
-        return replace(of, offset=of.offset + at)
+        return of if len(of.shape) > 2 else replace(of, offset=of.offset + at)
 
     @property
     def names(self) -> list[str]:

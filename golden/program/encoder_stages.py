@@ -14,7 +14,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post, Reduce
 from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes
-from openvrex.golden.program.isa import LoadTo, Opcode, StoreTo
+from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Array, Tiling
 from openvrex.golden.program.recipes import (
     BANK,
@@ -63,13 +63,22 @@ class EncoderCompiler(Compiler):
         at_once = min(MOST, room // words)
         if affine:
             self.take(affine[1], 0, words, Bank.C, self.fmt.depth - words)
+
+        def fetch(t: int) -> None:
+            if t < rows.stop:
+                self.load(x, t * length, 1, words, 0, LoadTo.VECTOR)
+
+        ahead = 0 if affine else 1  # rows that come while the VPE works on those before
+        if ahead:
+            fetch(rows.start)
         for some in _parts(rows, at_once):
             with self.overlapped():
                 for k, t in enumerate(some):
                     row = Row(k * words, words)
                     total, mean = Scalar(4 * k), Scalar(4 * k + 1)
                     sums = {"reduce": int(Reduce.SUM), "scalar_d": total.number}
-                    self.take(x, t * length, words, Bank.A, row.at, **sums)
+                    fetch(t + ahead)
+                    self.vector(words, Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=row.at, **sums)
                     centred(self, row, total, length, mean)
                     if affine is None:
                         root_mean_square(self, row, length, self.plan.epsilon, 4 * k, Bank.B, Post.ROUND)
@@ -90,21 +99,25 @@ class EncoderCompiler(Compiler):
         y: Array,
         of: Array | None = None,
         nonlinear: bool = False,
+        first: int = 0,
     ) -> None:
         """y = x W^T + bias, for some rows of x and the columns of W.
 
-        y : [tokens, numbers] from the core's first column on; FP32 where K has several slices
+        y : [tokens, numbers] from the core's first column on; FP32 where K has several slices. Or [heads, tokens,
+            head size], whose rows of a head lie together, so that its tiles are stored one by one
         of : what is added, FP32, as y is; may be y
         nonlinear : GELU of the sum, in BF16
+        first : the core's first tile of columns, where y is by heads
         """
-        n, length, row = self.fmt.lanes, x.shape[-1], y.shape[-1]
+        n, length, row, heads = self.fmt.lanes, x.shape[-1], y.shape[-1], len(y.shape) > 2
         numbers, tiles, words = cut.words * n, cut.tiles, cut.words
+        muls = tiles if heads else 1  # of a step
         biases = self.fmt.depth - tiles
         plus: dict[str, int] = {"c": int(BANK), "addr_c": biases, "span_c": tiles.bit_length() - 1}
         if nonlinear:
             fp32(self, GELU_SLOPE, SLOPE)
         buffers, at_once = self.buffers(cut)
-        apart = self.fmt.x_depth // buffers
+        part = self.fmt.x_depth // buffers
         for _ in range(buffers - 2):
             self.fence(Opcode.MUL, signal=(FREE,))
         for block in range(cut.blocks):
@@ -119,12 +132,15 @@ class EncoderCompiler(Compiler):
 
                 def fill(turn: int, parts=parts, k=k) -> None:
                     for some in parts[turn : turn + 1]:
-                        at, to_x = some.start * length + k * numbers, turn % buffers * apart
+                        at, to_x = some.start * length + k * numbers, turn % buffers * part
                         self.load(x, at, len(some), words, length, LoadTo.X, (FREE,), (FULL,), to=to_x, step=words)
 
-                def multiply(turn: int, parts=parts) -> None:
+                def multiply(number: int, parts=parts) -> None:
+                    turn, j = divmod(number, muls)
                     for some in parts[turn : turn + 1]:
-                        self.mul(0, turn % buffers * apart, len(some), tiles, words, words)
+                        hands = (FULL,) * (j == 0), (FREE,) * (j == muls - 1)
+                        at = j * words, turn % buffers * part
+                        self.mul(*at, len(some), tiles // muls, words, words, *hands)
 
                 fill(0)
                 fill(1)
@@ -135,10 +151,15 @@ class EncoderCompiler(Compiler):
                         more = {} if k else plus
                         self.take(added, some.start * row + to, tiles, Bank.C, rows=many, stride=row, **more)
                     # Ahead of the VECTORs, or these would wait in the sequencer for room in their queue.
-                    fill(turn + 2)
-                    multiply(turn + 1)
-                    self.results(many * tiles, y, nonlinear, {"c": int(BANK)} if added else plus)
-                    self.give(y, some.start * row + to, tiles, rows=many, stride=row)
+                    for j in range(muls):
+                        if j == muls - 1:
+                            fill(turn + 2)
+                        multiply(turn * muls + j + 1)
+                        if heads:
+                            self.tile(y, first + block * tiles + j, some, biases + j)
+                    if not heads:
+                        self.results(many * tiles, y, nonlinear, {"c": int(BANK)} if added else plus)
+                        self.give(y, some.start * row + to, tiles, rows=many, stride=row)
                 if cut.slices == 1:
                     self.drain()
                 else:  # the next slice adds to what this one leaves in memory
@@ -146,6 +167,16 @@ class EncoderCompiler(Compiler):
                     self.begin()
         for _ in range(buffers - 2):
             self.fence(Opcode.LOAD, wait=(FREE,))
+
+    def tile(self, y: Array, number: int, rows: range, bias: int) -> None:
+        """Take results of the DPE for a tile of columns of y, which is by heads, and STORE them."""
+        n, many, (_, tokens, size) = self.fmt.lanes, len(rows), y.shape
+        plus = {"c": int(BANK), "addr_c": bias, "span_c": 0}
+        self.vector(many, a=STREAM, wide=1, post=Post.ROUND, write=Bank.B, **plus)
+        head, word = divmod(number, size // n)
+        at = (head * tokens + rows.start) * size + word * n
+        together = size == n  # words of all rows
+        self.give(y, at, many if together else 1, rows=1 if together else many, stride=size)
 
     def results(self, words: int, y: Array, nonlinear: bool, plus: dict[str, int]) -> None:
         """Take results of the DPE, added to what `plus` names, to the bank from which they are stored."""
@@ -175,26 +206,23 @@ class EncoderCompiler(Compiler):
     def attention(self, heads: range, rows: range) -> None:
         """Attention of some heads, for some rows of queries, to the keys of all tokens."""
         p, n = self.plan, self.fmt.lanes
-        qkv, size = p["qkv"], p.head_size
-        width, row = qkv.shape[-1] // 3, qkv.shape[-1]
-        words, tiles = size // n, -(-p.tokens // n)
+        qkv, size, words, tiles = p["qkv"], p.head_size, p.head_size // n, -(-p.tokens // n)
+        many = qkv.shape[0] // 3  # heads
         keys, values = 0, tiles * words
         for head in heads:
-            self.half = 0
-            at = head * size
-            self.load(qkv, width + at, p.tokens, words, row, LoadTo.W, to=keys, step=words)
+            at = p.tokens * size * (many + head)
+            self.load(qkv, at, p.tokens, words, size, LoadTo.W, to=keys, step=words)
+            at += p.tokens * size * many
             for j in range(words):
-                self.load(qkv, 2 * width + at + j * n, p.tokens, 1, row, LoadTo.COLUMN, to=values + j * tiles)
+                self.load(qkv, at + j * n, p.tokens, 1, size, LoadTo.COLUMN, to=values + j * tiles)
             parts = list(_parts(rows, self.queries_at_once()))
-            self._queries(parts[0], at, 0)
+            self._queries(parts, 0, head)
+            self._queries(parts, 1, head)
+            self._multiply(parts, 0)
             for k in range(len(parts) + 1):
                 with self.overlapped():
-                    if k + 1 < len(parts):  # these come while the VPE works on the scores of those before
-                        self._queries(parts[k + 1], at, 1 - k % 2)
-                    if k < len(parts):
-                        self._scores(len(parts[k]), k % 2)
-                    if k:
-                        self._values(parts[k - 1], at, values, 1 - k % 2)
+                    self._queries(parts, k + 2, head)  # these come while the VPE works on the scores of those before
+                    self._step(parts, k, head, values)
             self.drain()
 
     def queries_at_once(self) -> int:
@@ -209,45 +237,85 @@ class EncoderCompiler(Compiler):
         most = self.queries_at_once()
         return odd * most * words, most * (2 * words + odd * tiles), words, tiles
 
-    def _queries(self, rows: range, at: int, odd: int) -> None:
-        """LOAD queries to X."""
-        qkv, (to, _, words, _) = self.plan["qkv"], self._places(odd)
-        row = qkv.shape[-1]
-        self.load(qkv, rows.start * row + at, len(rows), words, row, LoadTo.X, (FREE,), (FULL,), to=to, step=words)
+    def _queries(self, parts: list[range], k: int, head: int) -> None:
+        """LOAD queries of step `k` to X."""
+        qkv, size, (to, _, words, _) = self.plan["qkv"], self.plan.head_size, self._places(k % 2)
+        for rows in parts[k : k + 1]:
+            at = (head * self.plan.tokens + rows.start) * size
+            self.load(qkv, at, len(rows), words, size, LoadTo.X, (FREE,), (FULL,), to=to, step=words)
 
-    def _scores(self, many: int, odd: int) -> None:
-        """B and X = exponentials of scores of `many` rows less their maximum; scalars take their sums."""
-        last = (self.plan.tokens - 1) % self.fmt.lanes
-        queries, exponents, words, tiles = self._places(odd)
-        self.mul(0, queries, many, tiles, words, words)
-        for r in range(many):
-            sums = Scalar(MOST * odd + r)
-            top = {"reduce": int(Reduce.MAX), "scalar_d": sums.number}
-            self.vector(tiles, a=STREAM, wide=1, keep=last, write=Bank.A, addr_d=r * tiles, **top)
-        for r in range(many):
-            sums = Scalar(MOST * odd + r)
-            exponentials(self, Row(r * tiles, tiles, keep=last), sums, reduce=Reduce.SUM, scalar_d=sums.number)
-            self.out(tiles, at=r * tiles, keep=last)
-            to = {"to": exponents + r * tiles, "rows": 0, "words": tiles - 1, "step": tiles}
-            done = {"signal": 1 << EXPONENTIALS} if r == many - 1 else {}
-            self._emit(Opcode.STORE, target=StoreTo.X, **to, **done)
+    def _multiply(self, parts: list[range], k: int) -> None:
+        """MUL of queries of step `k` by all keys."""
+        queries, _, words, tiles = self._places(k % 2)
+        for rows in parts[k : k + 1]:
+            self.mul(0, queries, len(rows), tiles, words, words)
 
-    def _values(self, rows: range, at: int, values: int, odd: int) -> None:
-        """Results of a step: exponentials times values, over their sums."""
-        p, n = self.plan, self.fmt.lanes
-        _, exponents, words, tiles = self._places(odd)
-        out, many = p["attention"], len(rows)
-        behind = self.queries_at_once() * tiles  # words of the banks behind those of scores
-        size = {"rows": many - 1, "tiles": words - 1, "chunks": tiles - 1, "keep": (p.tokens - 1) % n}
-        self._emit(Opcode.MUL, w=values, x=exponents, **size, x_step=tiles, start=1, end=1, wait=1 << EXPONENTIALS)
-        self.vector(many * words, a=STREAM, wide=1, write=Bank.A, addr_d=behind)
-        for r in range(many):
-            total, first, rest = Scalar(MOST * odd + r), Scalar(2 * MOST + r), Scalar(3 * MOST + r)
-            a, b, c = (Row(behind + r * words, words, bank) for bank in (Bank.A, Bank.B, Bank.C))
-            reciprocal(self, total, first, rest, first)
-            split(self, first, total, rest)
-            times(self, a, total, rest, c, b, post=Post.ROUND)
-        self.give(out, rows.start * out.shape[-1] + at, words, behind, rows=many, stride=out.shape[-1])
+    def _step(self, parts: list[range], k: int, head: int, values: int) -> None:
+        """Exponentials of the scores of step `k`, and results of the step before.
+
+        The MULs come first, so that the DPE works ahead of the VPE: it multiplies the exponentials of the step before
+        by values, then queries of the next step by keys. What needs no words of the DPE comes before what does.
+        """
+        before, rows = (parts[i] if 0 <= i < len(parts) else range(0) for i in (k - 1, k))
+        _, exponents, words, tiles = self._places(1 - k % 2)
+        if before:
+            size = {"rows": len(before) - 1, "tiles": words - 1, "chunks": tiles - 1, "x_step": tiles}
+            keep = (self.plan.tokens - 1) % self.fmt.lanes
+            whole = {"keep": keep, "start": 1, "end": 1, "wait": 1 << EXPONENTIALS}
+            self._emit(Opcode.MUL, w=values, x=exponents, **size, **whole)
+        self._multiply(parts, k + 1)
+        for r in range(len(before)):
+            self._invert(r, 1 - k % 2)
+        for r in range(len(rows)):
+            self._highest(r, k % 2)
+        for r in range(len(rows) - 1):
+            self._exponentials(r, k % 2, False)
+        if before:
+            self.vector(len(before) * words, a=STREAM, wide=1, write=Bank.A, addr_d=self._behind)
+        if rows:
+            self._exponentials(len(rows) - 1, k % 2, True)
+        if before:
+            self._results(before, head, 1 - k % 2)
+
+    def _sum(self, r: int, odd: int) -> Scalar:
+        """The maximum of row `r` of a step, then its sum of exponentials, then the high part of the sum's inverse."""
+        return Scalar(MOST * odd + r)
+
+    def _highest(self, r: int, odd: int) -> None:
+        """Words of A = scores of a row; a scalar takes their maximum."""
+        _, _, _, tiles = self._places(odd)
+        last, top = (self.plan.tokens - 1) % self.fmt.lanes, self._sum(r, odd)
+        fields = {"reduce": int(Reduce.MAX), "scalar_d": top.number}
+        self.vector(tiles, a=STREAM, wide=1, keep=last, write=Bank.A, addr_d=r * tiles, **fields)
+
+    def _exponentials(self, r: int, odd: int, done: bool) -> None:
+        """B and X = exponentials of a row's scores less their maximum; the scalar takes their sum."""
+        _, exponents, _, tiles = self._places(odd)
+        last, total = (self.plan.tokens - 1) % self.fmt.lanes, self._sum(r, odd)
+        exponentials(self, Row(r * tiles, tiles, keep=last), total, reduce=Reduce.SUM, scalar_d=total.number)
+        self.out(tiles, at=r * tiles, keep=last)
+        to = {"to": exponents + r * tiles, "rows": 0, "words": tiles - 1, "step": tiles}
+        self._emit(Opcode.STORE, target=StoreTo.X, **to, **({"signal": 1 << EXPONENTIALS} if done else {}))
+
+    def _invert(self, r: int, odd: int) -> None:
+        """Two scalars = 1 / sum of a row's exponentials."""
+        total, first, rest = self._sum(r, odd), Scalar(2 * MOST + r), Scalar(3 * MOST + r)
+        reciprocal(self, total, first, rest, first)
+        split(self, first, total, rest)
+
+    def _results(self, rows: range, head: int, odd: int) -> None:
+        """Store the products with values over the sums of exponentials."""
+        out, words = self.plan["attention"], self.plan.head_size // self.fmt.lanes
+        for r in range(len(rows)):
+            a, b, c = (Row(self._behind + r * words, words, bank) for bank in (Bank.A, Bank.B, Bank.C))
+            times(self, a, self._sum(r, odd), Scalar(3 * MOST + r), c, b, post=Post.ROUND)
+        at, row = head * self.plan.head_size, out.shape[-1]
+        self.give(out, rows.start * row + at, words, self._behind, rows=len(rows), stride=row)
+
+    @property
+    def _behind(self) -> int:
+        """First word of the banks behind those of scores."""
+        return self.queries_at_once() * -(-self.plan.tokens // self.fmt.lanes)
 
     def pool(self, x: Array, y: Array, cells: list[tuple[range, range]], side: int, extra: int, columns: range) -> None:
         """Rows of y = means of the rows of x in each cell of the picture's grid, for some columns.

@@ -48,7 +48,7 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         help=f"Of the decoder's layers: {', '.join(WEIGHTS)}; q4_0 by default where cores expand 4-bit weights. "
-        f"Behind a +, of its vocabulary: {', '.join(HEADS)}; q8_0 by default where layers have 4 bits.",
+        f"Behind a +, of its vocabulary: {', '.join(HEADS)}; q8_0 by default where layers are not bf16.",
     ),
 ]
 Select = Annotated[

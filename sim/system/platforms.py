@@ -71,7 +71,7 @@ class Vrex:
 
         weights : how its layers have weights, one of `workload.WEIGHTS`, and behind a "+" how its vocabulary has them,
             one of `workload.HEADS`. Left out, layers have q4_0 where the cores expand it, and the vocabulary q8_0
-            where layers have 4 bits.
+            where layers are not bf16.
 
         Raises `ParamError` for other names, and where the cores do not expand weights.
         """

@@ -110,6 +110,7 @@ WEIGHTS = {  # how files hold the weights of a layer: of GGUF, and GPTQ without 
     "q4_1": Packing(Rule.MINIMUM),
     "gptq": Packing(Rule.SCALE, 128),
     "gptq-zeros": Packing(Rule.ZERO, 128),
+    "q8_0": Packing(Rule.BYTE),
 }
 HEADS = {"bf16": None, "q8_0": Packing(Rule.BYTE), "q4_0": Packing(Rule.SCALE)}  # and those of its vocabulary
 # Decoders by the names of `--model`; SmolLM2-135M is the one that runs on the RTL (`golden.inputs.decoder`).

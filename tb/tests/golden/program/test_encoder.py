@@ -89,9 +89,14 @@ def product(name: str, x: str, y: str, residual: str = "") -> Callable:
     return check
 
 
+def by_token(x: np.ndarray) -> np.ndarray:
+    """An array as [tokens, numbers]; `qkv` is [heads, tokens, head size]."""
+    return x if x.ndim == 2 else x.transpose(1, 0, 2).reshape(x.shape[1], -1)
+
+
 def close_product(host: EncoderHost, x: np.ndarray, matrix: np.ndarray, added: np.ndarray, y: str, bent: bool) -> None:
     x = x[:, : len(matrix)]
-    want, got = x @ matrix + added, host.get(y)
+    want, got = x @ matrix + added, by_token(host.get(y))
     terms = np.abs(x) @ np.abs(matrix) + np.abs(added)
     lost = terms * len(matrix) * (2.0 ** (2 - FORMAT.window) + 2.0**-22)
     if bent:
@@ -117,7 +122,7 @@ def close_norm(x: np.ndarray, got: np.ndarray, epsilon: float, weight: np.ndarra
 def attend(host: EncoderHost, layer: dict, before: dict) -> None:
     """A weight is off by the rounding of its exponent, times the exponent, and that of the exponential."""
     s = host.shape
-    q, k, v = (x.reshape(s.tokens, s.heads, -1).transpose(1, 0, 2) for x in np.split(before["qkv"], 3, axis=1))
+    q, k, v = (by_token(x).reshape(s.tokens, s.heads, -1).transpose(1, 0, 2) for x in np.split(before["qkv"], 3))
     scores = q @ k.transpose(0, 2, 1)
     less = scores - scores.max(-1, keepdims=True)
     p = np.exp(less)
