@@ -137,7 +137,7 @@ class CoreCompiler(ScoreCompiler):
         s, p = self.shape, self.plan
         words, entry = p.key_words, s.entry * 2
         row = Array("table", 0, (p.pitch // 4,), np.float32, ROW)
-        mean_at, count = words + 1, words  # words of the banks that hold them
+        mean_at, count = self.places(mean=words).mean, words
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)

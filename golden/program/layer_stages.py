@@ -175,6 +175,7 @@ class LayerCompiler(Compiler):
         head, period = s.head_size, s.head_size // n
         at_once = max(d for d in divisors(s.tokens) if 2 * d * period <= self.fmt.depth)
         words = at_once * period
+        turned = self.places(turned=words).turned
         of = of or p["qkv"]
         row = of.shape[-1]
         for first in range(0, s.tokens, at_once):
@@ -184,8 +185,8 @@ class LayerCompiler(Compiler):
             for h in heads:
                 self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
-                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, words)
-                self.out(words, at=words)
+                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, turned)
+                self.out(words, at=turned)
                 array, at, apart = place(h, first)
                 self.store(array, at, at_once, period, apart, **store or {})
 
