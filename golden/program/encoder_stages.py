@@ -60,9 +60,9 @@ class EncoderCompiler(Compiler):
         length, n = x.shape[-1], self.fmt.lanes
         words = length // n
         room = self.fmt.depth - (words if affine else 0)
-        at_once = min(MOST, room // words)
+        at_once, bias = min(MOST, room // words), self.places(bias=words).bias
         if affine:
-            self.take(affine[1], 0, words, Bank.C, self.fmt.depth - words)
+            self.take(affine[1], 0, words, Bank.C, bias)
         for some in _parts(rows, at_once):
             with self.overlapped():
                 for k, t in enumerate(some):
@@ -75,9 +75,8 @@ class EncoderCompiler(Compiler):
                         root_mean_square(self, row, length, self.plan.epsilon, 4 * k, Bank.B, Post.ROUND)
                     else:
                         root_mean_square(self, row, length, self.plan.epsilon, 4 * k)
-                        bias: dict[str, int] = {"c": int(BANK), "addr_c": self.fmt.depth - words}
-                        weighted: dict[str, int] = {"a": int(BANK), "addr_a": row.at, "b": int(STREAM)}
-                        self.take(affine[0], 0, words, Bank.C, row.at, **weighted, **bias)
+                        weighted: dict[str, int] = {**row.of("a"), "b": int(STREAM), "c": int(BANK), "addr_c": bias}
+                        self.take(affine[0], 0, words, Bank.C, row.at, **weighted)
                     self.give(y, t * length, words, row.at)
 
     def product(
@@ -99,7 +98,7 @@ class EncoderCompiler(Compiler):
         """
         n, length, row = self.fmt.lanes, x.shape[-1], y.shape[-1]
         numbers, tiles, words = cut.words * n, cut.tiles, cut.words
-        biases = self.fmt.depth - tiles
+        biases = self.places(biases=tiles).biases
         plus: dict[str, int] = {"c": int(BANK), "addr_c": biases, "span_c": tiles.bit_length() - 1}
         if nonlinear:
             fp32(self, GELU_SLOPE, SLOPE)
@@ -237,7 +236,7 @@ class EncoderCompiler(Compiler):
         p, n = self.plan, self.fmt.lanes
         _, exponents, words, tiles = self._places(odd)
         out, many = p["attention"], len(rows)
-        behind = self.queries_at_once() * tiles  # words of the banks behind those of scores
+        behind = self.places(results=self.queries_at_once() * words).results
         size = {"rows": many - 1, "tiles": words - 1, "chunks": tiles - 1, "keep": (p.tokens - 1) % n}
         self._emit(Opcode.MUL, w=values, x=exponents, **size, x_step=tiles, start=1, end=1, wait=1 << EXPONENTIALS)
         self.vector(many * words, a=STREAM, wide=1, write=Bank.A, addr_d=behind)
