@@ -11,14 +11,15 @@ Only the VPE reaches its banks, in the order of the program. W and X of the DPE 
 half while a MUL reads the other, and semaphores, not the order of instructions, say when a half is free.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import Instruction, Opcode
-from openvrex.golden.program.loop_rolling import UNPLACED, Item, Loop, Op
+from openvrex.golden.program.loop_rolling import UNPLACED, Item, Loop
 
 Values = dict[str, range]  # the addresses of each value before it has a place
 
@@ -27,50 +28,47 @@ def place(stage: str, items: Sequence[Item], values: Values, depth: int) -> list
     """The items of a stage with the places of its values. Raises `ParamError` if a bank of `depth` words is full."""
     if not values:
         return list(items)
-    lives, at = _Lives(values, depth), dict[str, int]()
+    lives, places = _Lives(values, depth), dict[int, int]()
     lives.before(items, 0)
+    taken: dict[str, int] = {}  # the words of each value, as a set of bits
     for name, words in values.items():
-        taken = lives.beside[name] & (1 << depth) - 1
-        for other, start in at.items():
-            if (lives.beside[name] & lives.own[other]) | (lives.beside[other] & lives.own[name]):
-                taken |= (1 << len(values[other])) - 1 << start
+        near = lives.near[name]
+        full = near & (1 << depth) - 1
+        for other, held in taken.items():
+            full |= held if near & lives.own[other] or lives.near[other] & lives.own[name] else 0
         need = (1 << len(words)) - 1
-        free = (k for k in range(depth - len(words) + 1) if not taken & need << k)
-        at[name] = next(free, depth)
-        reason = f"words must be free in banks of {depth}, of which others hold {taken.bit_count()}: raise depth"
-        check(at[name] < depth, f"{stage}: {name}", len(words), reason)
-    places = {address: at[name] + k for name, words in values.items() for k, address in enumerate(words)}
-    return _moved(items, places)
+        at = next((k for k in range(depth - len(words) + 1) if not full & need << k), depth)
+        reason = f"words must be free in banks of {depth}, of which others hold {full.bit_count()}: raise depth"
+        check(at < depth, f"{stage}: {name}", len(words), reason)
+        taken[name] = need << at
+        places |= {address: at + k for k, address in enumerate(words)}
+    return [_moved(item, places) for item in items]
 
 
-def _moved(items: Iterable[Item], places: dict[int, int]) -> list[Item]:
-    out: list[Item] = []
-    for item in items:
-        if isinstance(item, Loop):
-            item = replace(item, body=tuple(_moved(item.body, places)), after=tuple(_moved(item.after, places)))
-        elif item.values:
-            now = {field: places[address] for field, address in item.values}
-            item = Op(Instruction(item.instruction.op, item.instruction.values | now))
-        out.append(item)
-    return out
+def _moved(item: Item, places: dict[int, int]) -> Item:
+    if isinstance(item, Loop):
+        body, after = (tuple(_moved(x, places) for x in some) for some in (item.body, item.after))
+        return replace(item, body=body, after=after)
+    own = {field: places[address] for field, address in item.values}
+    return replace(item, instruction=Instruction(item.instruction.op, item.instruction.values | own), values=())
 
 
 class _Lives:
-    """Which words are alive beside each value. A set of words is a number with a bit for each.
+    """Which words are alive beside each value. A number is a set of words, with a bit for each.
 
-    Words of a bank come first, as the stage addresses them, then those of values. Sets of all three banks have the bits
-    of bank A, then those of B and C.
+    Words of a bank come first, as the stage addresses them, then those of values. A set of all three banks has those of
+    bank A, then those of B and C.
     """
 
     def __init__(self, values: Values, depth: int):
         self.values, self.depth = values, depth
         self.size = depth + sum(map(len, values.values()))
         self.own = {name: self._set(words) for name, words in values.items()}
-        self.beside: defaultdict[str, int] = defaultdict(int)
+        self.near = dict.fromkeys(values, 0)  # what is alive in a bank while the value is written, and the reverse
 
     def _set(self, addresses: Iterable[int]) -> int:
-        words = (a % self.depth if a < UNPLACED else a - UNPLACED + self.depth for a in addresses)
-        return sum(1 << word for word in set(words))
+        words = {a % self.depth if a < UNPLACED else a - UNPLACED + self.depth for a in addresses}
+        return sum(1 << word for word in words)
 
     def before(self, items: Sequence[Item], alive: int) -> int:
         """What is alive before some items, from what is alive behind them."""
@@ -80,36 +78,27 @@ class _Lives:
                 first = self.before(item.body, alive)  # of the last round
                 alive = self.before(item.body, alive | first) | (alive if item.register else 0)
             elif item.instruction.op == Opcode.VECTOR:
-                reads, writes, surely = self._used(item)
-                self._note(alive | reads | writes, writes)
-                alive = alive & ~surely | reads
+                step, counted, whole = item.vector, item.instruction["len"], 2 * UNPLACED
+                stores = step.op == VectorOp.STORE
+                reads = self._used([step.store_places(whole)] if stores else step.places(whole), counted)
+                writes = 0 if stores else self._used([(k, step.results(whole)) for k in step.into], counted)
+                for bank in range(3):
+                    self._note(*(x >> bank * self.size & (1 << self.size) - 1 for x in (alive | reads, writes)))
+                # Of words that the stage itself addresses, a register says how many are written.
+                alive = alive & ~(0 if counted and step.addr_d < UNPLACED else writes) | reads
         return alive
 
     def _note(self, alive: int, writes: int) -> None:
-        bank = (1 << self.size) - 1
-        while writes:
-            for name, own in self.own.items():
-                if alive & own:
-                    self.beside[name] |= (alive if writes & own else writes) & bank & ~own
-            alive, writes = alive >> self.size, writes >> self.size
+        for name, own in self.own.items():
+            self.near[name] |= (alive | writes if writes & own else writes if alive & own else 0) & ~own
 
-    def _used(self, op: Op) -> tuple[int, int, int]:
-        """What a VECTOR reads, what it may write, and what it surely writes.
-
-        Where a register counts words, it takes all behind the first, of a value or of the bank. Then it surely writes
-        no word that the stage addresses itself.
-        """
-        step, counted, unwrapped = op.vector, op.instruction["len"], 2 * UNPLACED
-
-        def used(bank: int, addresses: Iterable[int]) -> int:
-            addresses = [int(a) for a in addresses]
+    def _used(self, places: Iterable[tuple[int, np.ndarray]], counted: int) -> int:
+        """Words of banks. Where a register counts them, all behind the first, of a value or of the bank."""
+        out = 0
+        for bank, addresses in places:
+            first, words = int(addresses[0]), addresses.tolist()
             if counted:
-                first = addresses[0]
-                held = (words.stop for words in self.values.values() if first in words)
-                addresses = list(range(first, next(held, self.depth)))
-            return self._set(addresses) << bank * self.size
-
-        read = [step.store_places(unwrapped)] if step.op == VectorOp.STORE else step.places(unwrapped)
-        written = [used(bank, step.results(unwrapped)) for bank in step.into] if step.op != VectorOp.STORE else []
-        reads, writes = (sum(sets) for sets in ([used(*place) for place in read], written))
-        return reads, writes, 0 if counted and step.addr_d < UNPLACED else writes
+                end = (own.stop for own in self.values.values() if first in own)
+                words = range(first, next(end, self.depth))
+            out |= self._set(words) << bank * self.size
+        return out
