@@ -82,8 +82,6 @@ class Coding:
         reason = f"must be at least {self.batch}, the tokens whose codes are a word of memory"
         check(params.mean >= self.batch, "mean", params.mean, reason)
         check(self.period & (self.period - 1) == 0, "head_size", size, f"must be a power of two times lanes = {n}")
-        need = max(3 * SIGNS, self.batch * self.period) + self.period
-        check(need <= fmt.depth, "depth", fmt.depth, f"must be at least {need}, to code keys")
         need = self.tiles * (self.period + 1)
         check(2 * need <= fmt.w_depth, "w_depth", fmt.w_depth, f"must be at least {2 * need}, to code keys")
         self.squares = self.batch * self.period  # word of X where they begin
