@@ -50,8 +50,8 @@ class CentroidCompiler(LayerCompiler):
         p, n = self.plan, self.fmt.lanes
         words, rows, tokens = p.tiles, p.rows, self.shape.tokens
         self.take(p["minus_half"], 0, words, Bank.C)
-        self.take(p["numbers"], 0, words, Bank.C, words)
-        out = 2 * words
+        at = self.places(numbers=words, out=2 * rows)
+        self.take(p["numbers"], 0, words, Bank.C, at.numbers)
         for first in range(0, tokens, rows):
             some = range(rows)
             for k in some:
@@ -59,13 +59,13 @@ class CentroidCompiler(LayerCompiler):
                 top: dict[str, int] = {"reduce": Reduce.MAX, "scalar_d": 2 * k}
                 self.vector(words, Queue.LOAD, a=STREAM, wide=1, c=BANK, write=Bank.A, addr_d=k * words, **top)
             tops, found = [Scalar(2 * k) for k in some], [Scalar(2 * k + 1) for k in some]
-            first_of(self, [Row(k * words, words, Bank.A) for k in some], tops, words, found)
+            first_of(self, [Row(k * words, words, Bank.A) for k in some], tops, at.numbers, found)
             for k in some:
-                self.vector(a=SCALAR, scalar_a=2 * k, write=Bank.C, addr_d=out + 2 * k + 1)
+                self.vector(a=SCALAR, scalar_a=2 * k, write=Bank.C, addr_d=at.out + 2 * k + 1)
             for k in some:
                 back: dict[str, int] = {"a": SCALAR, "scalar_a": 2 * k + 1, "negate_a": 1}
-                self.vector(**back, c=IMMEDIATE, imm_c=imm(p.above), write=Bank.C, addr_d=out + 2 * k)
-            self.give(p["nearest"], 2 * first * n, 2 * rows, out)
+                self.vector(**back, c=IMMEDIATE, imm_c=imm(p.above), write=Bank.C, addr_d=at.out + 2 * k)
+            self.give(p["nearest"], 2 * first * n, 2 * rows, at.out)
 
 
 class CentroidPlan(Plan):

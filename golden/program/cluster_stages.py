@@ -281,18 +281,19 @@ class ClusterCompiler(WindowCompiler):
         """
         s, width, words = self.shape, self.plan.width, self.words
         total, count = at_register(DST, width, np.float32), at_register(STATS, self.fmt.lanes, np.float32)
+        at = self.places(count=1).count
         self.take(total, 0, words, Bank.A | Bank.C)
-        self.take(count, 0, 1, Bank.C, words)
+        self.take(count, 0, 1, Bank.C, at)
 
         def row(k: int) -> None:
             self.take(at_register(SRC, s.entry), k * s.entry, words, Bank.A | Bank.C, c=BANK)
-            self.vector(a=IMMEDIATE, imm_a=ONE, c=BANK, addr_c=words, write=Bank.C, addr_d=words)
+            self.vector(a=IMMEDIATE, imm_a=ONE, c=BANK, addr_c=at, write=Bank.C, addr_d=at)
 
         self.rows(row)
         self.give(total, 0, words)
-        self.give(count, 0, 1, words)
+        self.give(count, 0, 1, at)
         with self.scalars(1) as (keys,):
-            self.number(words, keys)
+            self.number(at, keys)
             self.divide(words, keys, Post.ROUND, Bank.B)
         self.give(at_register(PAIR, width), 0, words)
 
@@ -319,16 +320,16 @@ class ClusterCompiler(WindowCompiler):
     def _nearest(self, ahead: int, square: Scalar, best: Scalar, found: Found) -> None:
         """Of `search`: the nearest cluster, the score `best`, the direction's squared length, the cluster's numbers."""
         p, n, words, tiles = self.plan, self.fmt.lanes, self.words, self.plan.tiles
-        x = ahead * p.width
+        x, numbers = ahead * p.width, self.places(numbers=tiles).numbers
         self.take(at_register(SRC, p.width), x, words, Bank.A | Bank.B)
         self.length(words, square)
         self.stats_row(0, 0)
         self.take(p["closed"], 0, tiles, Bank.C, c=BANK)
-        self.take(p["numbers"], 0, tiles, Bank.C, tiles)
+        self.take(p["numbers"], 0, tiles, Bank.C, numbers)
         self.products_of(x, p["centroids"], p.width, tiles)
-        self.farthest(tiles, tiles, best, found.number)
+        self.farthest(tiles, numbers, best, found.number)
         # Which lane holds that number: the difference is zero there.
-        self.vector(tiles, **found.number.of("a"), c=BANK, addr_c=tiles, negate_c=1, write=Bank.A)
+        self.vector(tiles, **found.number.of("a"), c=BANK, addr_c=numbers, negate_c=1, write=Bank.A)
         self.zeros(tiles)
         for k, to in ((1, found.variance), (2, found.size)):
             self.take(p["stats"], k * n, 1, rows=tiles, stride=3 * n, b=BANK, reduce=Reduce.SUM, scalar_d=to.number)
@@ -388,8 +389,8 @@ class ClusterCompiler(WindowCompiler):
         def row(k: int) -> None:
             one: dict[str, int] = {}
             if weighed is not None:
-                self.take(weighed, k * n, 1, Bank.B, words)
-                one = {"b": BANK, "addr_b": words}
+                self.take(weighed, k * n, 1, Bank.B)
+                one = {"b": BANK}
             self.load(rows, k * numbers, 1, words, 0, LoadTo.VECTOR)
             first = {**one, "span_b": 0} if one else {}
             self.vector(words, Queue.LOAD, a=STREAM, **first, c=BANK, write=Bank.A | Bank.C)
@@ -461,8 +462,9 @@ class ClusterCompiler(WindowCompiler):
         self.keep_labels(centres)
 
     def find_labels(self, centres: int) -> None:
-        """The labels of the members, to bank C from word `many` on, behind the best scores."""
+        """The labels of the members, to words `label` of bank C."""
         p, n, many = self.plan, self.fmt.lanes, self.many
+        at = self.places(rest=many, label=many)
         for c in range(centres):
             to = Bank.A if c else Bank.A | Bank.C
             centre = replace(p["centres"], offset=p["centres"].offset + 2 * c * p.width, shape=(1, p.width))
@@ -474,25 +476,26 @@ class ClusterCompiler(WindowCompiler):
                     self.vector(some, a=STREAM, wide=1, **half.of("c"), write=to, addr_d=first)
 
                 self.against(p["y"], centre, score)
-            rest = {"a": BANK, "addr_a": many}
+            rest = {"a": BANK, "addr_a": at.rest}
             if not c:
-                self.vector(many, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=many)
+                self.vector(many, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=at.label)
                 continue
-            self.vector(many, a=BANK, c=BANK, negate_c=1, write=Bank.A, addr_d=many)
-            self.vector(many, **rest, imm_b=imm(HUGE), write=Bank.A, addr_d=many)
-            self.vector(many, op=VectorOp.MAX, **rest, imm_c=0, write=Bank.A, addr_d=many)
+            self.vector(many, a=BANK, c=BANK, negate_c=1, write=Bank.A, addr_d=at.rest)
+            self.vector(many, **rest, imm_b=imm(HUGE), write=Bank.A, addr_d=at.rest)
+            self.vector(many, op=VectorOp.MAX, **rest, imm_c=0, write=Bank.A, addr_d=at.rest)
             self.vector(many, op=VectorOp.MIN, **rest, imm_c=ONE, write=Bank.B)
-            label = {"c": BANK, "addr_c": many}
-            self.vector(many, a=IMMEDIATE, imm_a=imm(c), **label, negate_c=1, write=Bank.A, addr_d=many)
-            self.vector(many, **rest, b=BANK, **label, write=Bank.C, addr_d=many)
+            label = {"c": BANK, "addr_c": at.label}
+            self.vector(many, a=IMMEDIATE, imm_a=imm(c), **label, negate_c=1, write=Bank.A, addr_d=at.rest)
+            self.vector(many, **rest, b=BANK, **label, write=Bank.C, addr_d=at.label)
             self.vector(many, op=VectorOp.MAX, a=BANK, c=BANK, write=Bank.C)
 
     def keep_labels(self, centres: int) -> None:
-        """Store labels and weights of the members, whose labels are in bank C."""
+        """Store labels and weights of the members, whose labels are in words `label` of bank C."""
         p, n, many = self.plan, self.fmt.lanes, self.many
-        self.give(p["labels"], 0, many, many)
+        label = self.places(label=many).label
+        self.give(p["labels"], 0, many, label)
         for c in range(centres):
-            self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=many, write=Bank.A)
+            self.vector(many, a=IMMEDIATE, imm_a=imm(-c), c=BANK, addr_c=label, write=Bank.A)
             self.zeros(many)
             self.take(p["valid"], 0, many, Bank.B, a=BANK, b=STREAM, post=Post.ROUND)
             self.give(p["weights"], c * p.members * n, many)

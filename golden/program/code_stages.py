@@ -82,10 +82,6 @@ class Coding:
         reason = f"must be at least {self.batch}, the tokens whose codes are a word of memory"
         check(params.mean >= self.batch, "mean", params.mean, reason)
         check(self.period & (self.period - 1) == 0, "head_size", size, f"must be a power of two times lanes = {n}")
-        # First words in the banks, of the second and the third row of words of signs, and of the mean.
-        self.second, self.third, self.mean = SIGNS, 2 * SIGNS, 3 * SIGNS
-        need = max(self.mean, self.batch * self.period) + self.period
-        check(need <= fmt.depth, "depth", fmt.depth, f"must be at least {need}, to code keys")
         need = self.tiles * (self.period + 1)
         check(2 * need <= fmt.w_depth, "w_depth", fmt.w_depth, f"must be at least {2 * need}, to code keys")
         self.squares = self.batch * self.period  # word of X where they begin
@@ -162,7 +158,8 @@ class CodeCompiler(LayerCompiler):
 
     def average(self, g: int) -> None:
         """The mean of the keys, to bank C and to memory."""
-        own, at = self.plan.coding, self.plan.coding.mean
+        own = self.plan.coding
+        at = self.places(mean=own.period).mean
         self.vector(own.period, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=at)
         for token in range(own.tokens):
             self.entries_of(g, token, 1)
@@ -175,9 +172,9 @@ class CodeCompiler(LayerCompiler):
     def differences(self, g: int, first: int) -> None:
         """The keys of a batch less their mean, to X."""
         own = self.plan.coding
-        words = own.batch * own.period
+        words, mean = own.batch * own.period, self.places(mean=own.period).mean
         self.entries_of(g, first, own.batch)
-        less = {"c": BANK, "addr_c": own.mean, "span_c": own.period.bit_length() - 1, "negate_c": 1}
+        less = {"c": BANK, "addr_c": mean, "span_c": own.period.bit_length() - 1, "negate_c": 1}
         self.vector(words, Queue.LOAD, a=STREAM, **less, post=Post.ROUND, write=Bank.B)
         self.out(words)
         size = {"rows": own.batch - 1, "words": own.period - 1, "to": 0, "step": own.period}
@@ -185,13 +182,13 @@ class CodeCompiler(LayerCompiler):
 
     def numbers_and_squares(self) -> None:
         """C = m of each lane, and the squares of the numbers to X and on to the DPE."""
-        own, n = self.plan.coding, self.fmt.lanes
+        own, n, left = self.plan.coding, self.fmt.lanes, self.places(left=SIGNS).left
         size = {"rows": own.batch - 1, "tiles": own.tiles - 1, "keep": n - 1, "start": 1, "end": 1}
         one = {"w": 0, "x": 0, "chunks": own.period - 1, "x_step": own.period}
         self._emit(Opcode.MUL, **size, **one, **semaphores((DIFFERENCES,), ()))
         self.vector(SIGNS, a=STREAM, wide=1, post=Post.ROUND, write=Bank.A | Bank.B | Bank.C)
-        self.vector(SIGNS, a=BANK, b=BANK, write=Bank.A, addr_d=own.second)
-        least = {"op": VectorOp.MIN, "a": BANK, "addr_a": own.second, "imm_c": imm(LARGEST)}
+        self.vector(SIGNS, a=BANK, b=BANK, write=Bank.A, addr_d=left)
+        least = {"op": VectorOp.MIN, "a": BANK, "addr_a": left, "imm_c": imm(LARGEST)}
         self.vector(SIGNS, **least, post=Post.ROUND, write=Bank.B)
         self.out(SIGNS)
         to = {"words": SIGNS - 1, "to": own.squares}
@@ -208,37 +205,36 @@ class CodeCompiler(LayerCompiler):
         self.load(self.plan[name], k * own.tiles * n, own.batch, own.tiles, 0, LoadTo.VECTOR)
 
     def gains(self) -> None:
-        """B = the middles of the gains, in the third row of C their bits."""
-        own = self.plan.coding
-        bit, left, middle = ({"a": BANK, "addr_a": at} for at in (0, own.second, own.third))
-        self.vector(SIGNS, a=STREAM, wide=1, imm_b=imm(norm(own.numbers)), write=Bank.A, addr_d=own.second)
-        self.vector(SIGNS, a=IMMEDIATE, imm_a=imm(LOWEST_MIDDLE), write=Bank.A, addr_d=own.third)
-        self.vector(SIGNS, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=own.third)
+        """B = the middles of the gains, `gain` of C their bits."""
+        own, at = self.plan.coding, self.places(left=SIGNS, middle=SIGNS, gain=SIGNS)
+        bit, left, middle = ({"a": BANK, "addr_a": word} for word in (0, at.left, at.middle))
+        self.vector(SIGNS, a=STREAM, wide=1, imm_b=imm(norm(own.numbers)), write=Bank.A, addr_d=at.left)
+        self.vector(SIGNS, a=IMMEDIATE, imm_a=imm(LOWEST_MIDDLE), write=Bank.A, addr_d=at.middle)
+        self.vector(SIGNS, a=IMMEDIATE, imm_a=0, write=Bank.C, addr_d=at.gain)
         for k, of in enumerate(BITS):
             self.vector(SIGNS, **left, imm_b=imm(SURE), imm_c=imm(-of.bound * SURE), write=Bank.A)
             self.vector(SIGNS, op=VectorOp.MAX, **bit, imm_c=0, write=Bank.A)
             self.vector(SIGNS, op=VectorOp.MIN, **bit, imm_c=ONE, write=Bank.A)
             self.constants("gain_bits", k)
-            lane = {"b": STREAM, "c": BANK, "addr_c": own.third}
-            self.vector(SIGNS, Queue.LOAD, **bit, **lane, write=Bank.C, addr_d=own.third)
-            for value, at, factor in ((left, own.second, of.square), (middle, own.third, of.middle)):
+            lane = {"b": STREAM, "c": BANK, "addr_c": at.gain}
+            self.vector(SIGNS, Queue.LOAD, **bit, **lane, write=Bank.C, addr_d=at.gain)
+            for value, to, factor in ((left, at.left, of.square), (middle, at.middle, of.middle)):
                 self.vector(SIGNS, **bit, imm_b=imm(factor - 1), imm_c=ONE, post=Post.ROUND, write=Bank.B)
-                self.vector(SIGNS, **value, b=BANK, write=Bank.A, addr_d=at)
+                self.vector(SIGNS, **value, b=BANK, write=Bank.A, addr_d=to)
         self.vector(SIGNS, **middle, post=Post.ROUND, write=Bank.B)
 
     def bits(self) -> None:
         """B = what is above zero in the lanes of bits that are set."""
-        own = self.plan.coding
-        second = {"addr_d": own.second}
+        at = self.places(low=SIGNS, high=SIGNS, gain=SIGNS)
         terms: list[dict[str, int]] = [
             {"write": Bank.A, "negate_a": 1},
-            {"write": Bank.A, **second, "negate_a": 1},
-            {"write": Bank.C, **second, "negate_c": 1},
+            {"write": Bank.A, "addr_d": at.low, "negate_a": 1},
+            {"write": Bank.C, "addr_d": at.high, "negate_c": 1},
         ]
         for k, fields in enumerate(terms):
             self.constants("limits", k)
             self.vector(SIGNS, Queue.LOAD, a=STREAM, wide=1, b=BANK, c=BANK, **fields)
-        other = {"c": BANK, "addr_c": own.second}
-        self.vector(SIGNS, op=VectorOp.MIN, a=BANK, addr_a=own.second, **other, write=Bank.C, **second)
-        self.vector(SIGNS, op=VectorOp.MAX, a=BANK, **other, write=Bank.A)
-        self.vector(SIGNS, a=BANK, c=BANK, addr_c=own.third, post=Post.ROUND, write=Bank.B)
+        high = {"c": BANK, "addr_c": at.high, "write": Bank.C, "addr_d": at.high}
+        self.vector(SIGNS, op=VectorOp.MIN, a=BANK, addr_a=at.low, **high)
+        self.vector(SIGNS, op=VectorOp.MAX, a=BANK, **high | {"write": Bank.A, "addr_d": 0})
+        self.vector(SIGNS, a=BANK, c=BANK, addr_c=at.gain, post=Post.ROUND, write=Bank.B)

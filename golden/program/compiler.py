@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,8 @@ from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.program.isa import LoadTo, LxeFormat, Opcode, Queue, StoreTo, vector
 from openvrex.golden.program.layer_memory import Array, Register
-from openvrex.golden.program.loop_rolling import POINTERS, Item, Loop, Op, addresses, op, repeat, roll
+from openvrex.golden.program.loop_rolling import POINTERS, UNPLACED, Item, Loop, Op, addresses, op, repeat, roll
+from openvrex.golden.program.placing import Values, place
 from openvrex.golden.program.recipes import STREAM, Scalar, Words
 from openvrex.golden.program.schedule import schedule
 
@@ -30,7 +32,9 @@ NEVER = -(1 << 15)
 @lru_cache(maxsize=4096)
 def vector_item(header: tuple[tuple[str, int], ...], **fields: int) -> Op:
     """A VECTOR as an item: fields of its header, and those of the VPE's instruction. Cached, as many are equal."""
-    return Op(vector(VectorInstruction(**fields), **dict(header)))
+    values = {name: x for name, x in fields.items() if x >= UNPLACED}
+    i = vector(VectorInstruction(**fields | dict.fromkeys(values, 0)), **dict(header))
+    return Op(i, values=tuple(values.items()))
 
 
 class Sizes(Protocol):
@@ -55,6 +59,7 @@ class Compiler:
         self.plan, self.fmt = plan, plan.fmt
         self.items: list[Item] = []
         self.half = 0
+        self.unplaced: Values = {}  # of the stage, by their names
         self.free = list(map(Scalar, range(SCALARS)))  # scalar registers that no value holds
         self.reads: dict[str, None] = {}  # names of the arrays that LOADs take, in the order of their first use
         self.writes: dict[str, None] = {}  # the same for STOREs and fetched entries
@@ -98,9 +103,10 @@ class Compiler:
                 groups.append([])
             groups[-1].append(item)
             if i.op == Opcode.VECTOR:
-                steps.append(replace(i.vector, words=most - 1) if i["len"] else i.vector)
+                steps.append(replace(item.vector, words=most - 1) if i["len"] else item.vector)
         streams = tuple(group[0].instruction.op != Opcode.VECTOR for group in groups)
-        for k in schedule(tuple(steps), self.fmt.vector, streams):
+        depth = 2 * UNPLACED if self.unplaced else self.fmt.depth
+        for k in schedule(tuple(steps), self.fmt.vector, streams, depth):
             self.items += groups[k]
 
     def when(self, register: int) -> AbstractContextManager[None]:
@@ -142,6 +148,20 @@ class Compiler:
         taken, self.free = self.free[:count], self.free[count:]
         yield taken
         self.free = taken + self.free
+
+    def places(self, **words: int) -> SimpleNamespace:
+        """The first of the words that each value of the stage takes in banks: as many as it is first asked for."""
+        for name, count in words.items():
+            behind = UNPLACED + sum(map(len, self.unplaced.values()))
+            own = self.unplaced.setdefault(name, range(behind, behind + count))
+            assert count <= len(own), f"{name} has fewer words"
+        return SimpleNamespace(**{name: self.unplaced[name].start for name in words})
+
+    def stage(self, name: str, items: Sequence[Item]) -> list[Item]:
+        """What is written of a stage, with loops, and with its values in their places."""
+        out = place(name, roll(items, len(self.plan.pointers)), self.unplaced, self.fmt.depth)
+        self.unplaced = {}
+        return out
 
     # Instructions
 

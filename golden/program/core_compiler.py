@@ -132,9 +132,6 @@ class CorePlan(LayerPlan):
         self.key_words = keys // n
         self.mean_bytes = 4 * (keys + n)
         self.pitch = 1 << (self.mean_bytes + 2 * keys - 1).bit_length()
-        need = 2 * self.key_words + 1
-        reason = f"needs {need} words of a bank, but depth = {f.depth}: raise depth"
-        check(need <= f.depth, "kv_heads * head_size", keys, reason)
         fits = [w for w in divisors(self.key_words) if tiles * w <= f.w_depth // 2 and s.tokens * w <= f.x_depth // 2]
         reason = f"its {tiles} tiles of hyperplanes do not fit: take fewer, or raise w_depth, x_depth or depth"
         check(bool(fits) and tiles * s.tokens <= f.depth, "n_hp", r.n_hp, reason)

@@ -1,5 +1,6 @@
 """Writes the stages of a core, which add the retrieval to those of an LXE (`golden.program.core_compiler`)."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.arithmetic.vector import ONE, Bank, Format, Post
 from openvrex.golden.arithmetic.vector import Op as VectorOp
-from openvrex.golden.program.compiler import FREE, FULL, semaphores
+from openvrex.golden.program.compiler import semaphores
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, Retrieve, StoreTo
 from openvrex.golden.program.layer_memory import Array, Register, Tiling
 from openvrex.golden.program.loop_rolling import op
@@ -47,21 +48,10 @@ class CoreCompiler(ScoreCompiler):
 
     def hash(self) -> None:
         """Multiply the keys of the pass by the hyperplanes; send the signs of each token to the HCU."""
-        s, p, n = self.shape, self.plan, self.fmt.lanes
-        cut, weight, x = p.cuts["hash"], p["hash_weight"], p["fresh"]
-        numbers, many = cut.words * n, s.tokens * cut.tiles
-        centre = p.retrieval.centre
-        for k in range(cut.slices):
-            w_at, x_at = self.turn()
-            size, to = cut.tiles * n, {"step": cut.words}
-            self.load(weight, k * size * numbers, size, cut.words, numbers, LoadTo.W, (FREE,), to=w_at, **to)
-            self.load(x, k * numbers, s.tokens, cut.words, s.entry, LoadTo.X, (), (FULL,), to=x_at, **to)
-            self.mul(w_at, x_at, s.tokens, cut.tiles, cut.words, cut.words)
-            last = k == cut.slices - 1
-            result: dict[str, int] = {"write": Bank.B, "post": Post.ROUND} if last else {"write": Bank.C}
-            if last and centre:
-                result = {"write": Bank.A}
-            self.vector(many, a=STREAM, wide=1, **({"c": BANK} if k else {}), **result)
+        s, p, cut = self.shape, self.plan, self.plan.cuts["hash"]
+        many, centre, keys = s.tokens * cut.tiles, p.retrieval.centre, p["fresh"]
+        result: dict[str, int] = {"write": Bank.A} if centre else {"write": Bank.B, "post": Post.ROUND}
+        self.block_of(replace(keys, shape=(1, *keys.shape)), p["hash_weight"], cut, 0, result)
         if centre:
             self.centre(cut.tiles, many)
         self.vector(many, op=VectorOp.STORE, format=Format.SIGN)
@@ -137,7 +127,7 @@ class CoreCompiler(ScoreCompiler):
         s, p = self.shape, self.plan
         words, entry = p.key_words, s.entry * 2
         row = Array("table", 0, (p.pitch // 4,), np.float32, ROW)
-        mean_at, count = words + 1, words  # words of the banks that hold them
+        mean_at, count = self.places(mean=words).mean, words
         shift = p.pitch.bit_length() - 1
         self.retrieve(Retrieve.CLUSTER, p["table"], 0, (), (CLUSTER,), to=ROW, level=LEVEL, shift=shift)
         self.retrieve(Retrieve.PLACE, p["fresh"], t * entry)

@@ -28,7 +28,6 @@ from openvrex.golden.arithmetic.vector import Op
 from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
-    SEMAPHORE_BITS,
     SEMAPHORES,
     SIGNS,
     Engine,
@@ -38,7 +37,6 @@ from openvrex.golden.program.isa import (
     Opcode,
     Queue,
     Retrieve,
-    Status,
     StoreTo,
     expanded_places,
     expands,
@@ -50,6 +48,9 @@ from openvrex.golden.program.isa import (
 from openvrex.golden.program.sequencer_model import Issue, bits, register_values, sequence
 
 SEQUENCER = "sequencer"
+# Fields of a RETRIEVE that name registers which it sets.
+RESULTS: dict[int, tuple[str, ...]] = dict.fromkeys((Retrieve.CLUSTER, Retrieve.FETCH), ("to", "level"))
+RESULTS |= dict.fromkeys((Retrieve.CLEAR, Retrieve.SWITCH, Retrieve.BUDGET), ("level",))
 # Columns of a clock: accesses of each of these engines; of RETRIEVE, instructions that are done.
 _WATCHED = [Engine.LOAD, Engine.MUL, Engine.STORE, Engine.RETRIEVE]
 
@@ -301,15 +302,7 @@ class _Playback:
             self._sets(i, Engine.STORE, self.stores, [i["to"]])
         if i.op == Opcode.RETRIEVE:
             self.retrieves += 1
-            both = ("to", "level")
-            results: dict[int, tuple[str, ...]] = {
-                Retrieve.CLUSTER: both,
-                Retrieve.FETCH: both,
-                Retrieve.CLEAR: both[1:],
-                Retrieve.SWITCH: both[1:],
-                Retrieve.BUDGET: both[1:],
-            }
-            names = results.get(i["action"], ())
+            names = RESULTS.get(i["action"], ())
             self._sets(i, Engine.RETRIEVE, self.retrieves, [i[name] for name in names if not i.skip])
 
     def _sets(self, i: Issue, e: Engine, number: int, registers: list[int]) -> None:
@@ -389,11 +382,7 @@ class _Playback:
         for s in bits(i["signal"]):
             self.signals.setdefault((s, who), []).append(clock)
             self.counts[s] += 1
-            if self.counts[s] >> SEMAPHORE_BITS:
-                reason = (
-                    f"signals semaphore {s} to {self.counts[s]}: a counter has {SEMAPHORE_BITS} bits: wait in between"
-                )
-                raise i.error(reason, Status.SEMAPHORE)
+            i.check_counter(s, self.counts[s])
 
     def _put(self, e: Engine, i: Issue, queue: _Words, clocks: np.ndarray) -> Iterator[None]:
         done = 0

@@ -14,8 +14,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.encoder_compiler import LAYER, EncoderPlan, EncoderShape, Grid
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array
-from openvrex.golden.program.layers_in_memory import MemoryMap
-from openvrex.golden.program.lxe_model import Lxe, Memory
+from openvrex.golden.program.lxe_model import Memory
 
 
 @dataclass(frozen=True)
@@ -196,25 +195,3 @@ class EncoderHost:
     def embeddings(self) -> np.ndarray:
         """The decoder's embeddings of the picture that was encoded last, FP32 [tokens, numbers]."""
         return self.get("embeddings")
-
-
-class EncoderCores:
-    """An encoder on golden LXEs with a memory of its own: `cores(patches)` gives the embeddings of a picture."""
-
-    def __init__(self, host: EncoderHost):
-        self.host, own = host, MemoryMap(4096)
-        bases = {name: own.add(name, size) for name, size in host.regions.items()}
-        host.place(Memory(own.regions), bases)
-        self.cores = [Lxe(host.fmt, host.memory) for _ in host.plans]
-
-    def __call__(self, patches: np.ndarray) -> np.ndarray:
-        self.host.begin(patches)
-        for step in self.host.steps():
-            self.run(step)
-        return self.host.embeddings
-
-    def run(self, step: EncoderStep) -> None:
-        """Execute a step on all cores: memory is then as the hardware leaves it."""
-        for lxe, program, registers in zip(self.cores, step.programs, step.registers, strict=True):
-            if program is not None:
-                lxe.run(program, registers)

@@ -60,9 +60,9 @@ class EncoderCompiler(Compiler):
         length, n = x.shape[-1], self.fmt.lanes
         words = length // n
         room = self.fmt.depth - (words if affine else 0)
-        at_once = min(MOST, room // words)
+        at_once, bias = min(MOST, room // words), self.places(bias=words).bias
         if affine:
-            self.take(affine[1], 0, words, Bank.C, self.fmt.depth - words)
+            self.take(affine[1], 0, words, Bank.C, bias)
 
         def fetch(t: int) -> None:
             if t < rows.stop:
@@ -84,9 +84,8 @@ class EncoderCompiler(Compiler):
                         root_mean_square(self, row, length, self.plan.epsilon, 4 * k, Bank.B, Post.ROUND)
                     else:
                         root_mean_square(self, row, length, self.plan.epsilon, 4 * k)
-                        bias: dict[str, int] = {"c": int(BANK), "addr_c": self.fmt.depth - words}
-                        weighted: dict[str, int] = {"a": int(BANK), "addr_a": row.at, "b": int(STREAM)}
-                        self.take(affine[0], 0, words, Bank.C, row.at, **weighted, **bias)
+                        weighted: dict[str, int] = {**row.of("a"), "b": int(STREAM), "c": int(BANK), "addr_c": bias}
+                        self.take(affine[0], 0, words, Bank.C, row.at, **weighted)
                     self.give(y, t * length, words, row.at)
 
     def product(
@@ -112,7 +111,7 @@ class EncoderCompiler(Compiler):
         n, length, row, heads = self.fmt.lanes, x.shape[-1], y.shape[-1], len(y.shape) > 2
         numbers, tiles, words = cut.words * n, cut.tiles, cut.words
         muls = tiles if heads else 1  # of a step
-        biases = self.fmt.depth - tiles
+        biases = self.places(biases=tiles).biases
         plus: dict[str, int] = {"c": int(BANK), "addr_c": biases, "span_c": tiles.bit_length() - 1}
         if nonlinear:
             fp32(self, GELU_SLOPE, SLOPE)
@@ -314,8 +313,8 @@ class EncoderCompiler(Compiler):
 
     @property
     def _behind(self) -> int:
-        """First word of the banks behind those of scores."""
-        return self.queries_at_once() * -(-self.plan.tokens // self.fmt.lanes)
+        """First word of a step's results in the banks, beside the scores of the next one."""
+        return self.places(results=self.queries_at_once() * self.plan.head_size // self.fmt.lanes).results
 
     def pool(self, x: Array, y: Array, cells: list[tuple[range, range]], side: int, extra: int, columns: range) -> None:
         """Rows of y = means of the rows of x in each cell of the picture's grid, for some columns.

@@ -66,21 +66,22 @@ class HeadCompiler(LayerCompiler):
     def _find(self, top: Scalar, number: Scalar, row: int) -> None:
         """The largest of the logits from number `row` on, and less the number of the first token that has it."""
         n, many = self.fmt.lanes, self.words
+        at = self.places(numbers=many).numbers
         best: dict[str, int] = {"c": BANK, "write": Bank.C}
-        numbers: dict[str, int] = {"c": BANK, "addr_c": many}
+        numbers: dict[str, int] = {"c": BANK, "addr_c": at}
         lowest: dict[str, int] = {"a": IMMEDIATE, "imm_a": MINUS_INFINITY, "write": Bank.C}
         self.vector(many, **lowest)
         for words, part in self._parts(row):
             self.vector(words, Queue.LOAD, op=VectorOp.MAX, **part, **best)
         self._largest(top)
-        self.take(self.plan["numbers"], 0, many, Bank.C, many)
+        self.take(self.plan["numbers"], 0, many, Bank.C, at)
         self.vector(many, **lowest)
         for words, part in self._parts(row):
             self.vector(words, Queue.LOAD, **part, **top.of("c"), negate_c=1, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, write=Bank.A)
             self.vector(words, a=BANK, imm_b=HUGE, **numbers, negate_c=1, write=Bank.A)
             self.vector(words, op=VectorOp.MAX, a=BANK, **best)
-            self.vector(many, a=IMMEDIATE, imm_a=imm(many * n), **numbers, write=Bank.C, addr_d=many)
+            self.vector(many, a=IMMEDIATE, imm_a=imm(many * n), **numbers, write=Bank.C, addr_d=at)
         self._largest(number)
 
     def _parts(self, row: int) -> Iterator[tuple[int, dict[str, int]]]:

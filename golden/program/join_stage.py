@@ -62,32 +62,31 @@ class _Batch:
 
     def __init__(self, c: Compiler, parts: Array, stats: Array, out: Array, first: int, rows: int):
         self.c, self.parts, self.stats, self.out, self.first, self.rows = c, parts, stats, out, first, rows
-        # First words in the banks, named as in the module's text; `low` is t_i l before it is added.
-        self.g, self.h, self.l, self.u, self.v = range(0, 5 * rows, rows)  # bank B
-        self.m, self.total, self.r, self.low, self.y = range(0, 5 * rows, rows)  # bank C
-        self.t, self.o, self.e = range(0, 3 * rows, rows)  # bank A: t_i and w_i; o_i, before it T; e and q
+        # Named as in the module's text; `low` is t_i l before it is added, `e` is q, too.
+        row = rows * (parts.shape[-1] // c.fmt.lanes)
+        self.at = c.places(**dict.fromkeys("ghluvmrtoe", rows), total=rows, low=rows, y=row)
 
     def join(self) -> None:
         """Write the steps of the batch."""
         n, words = self.c.fmt.lanes, self.parts.shape[-1] // self.c.fmt.lanes
         members = range(self.parts.shape[0])
-        self.set(self.m, MINUS_INFINITY)
+        self.set(self.at.m, MINUS_INFINITY)
         for i in members:
-            self.stat(i, 0, op=VectorOp.MAX, c=BANK, addr_c=self.m, write=Bank.C, addr_d=self.m)
-        self.set(self.total, 0)
+            self.stat(i, 0, op=VectorOp.MAX, c=BANK, addr_c=self.at.m, write=Bank.C, addr_d=self.at.m)
+        self.set(self.at.total, 0)
         for i in members:
             self.scale(i)
-            to = {"write": Bank.A | Bank.C, "addr_d": self.total}
-            self.stat(i, 1, b=BANK, addr_b=self.g, c=BANK, addr_c=self.total, **to)
+            to = {"write": Bank.A | Bank.C, "addr_d": self.at.total}
+            self.stat(i, 1, b=BANK, addr_b=self.at.g, c=BANK, addr_c=self.at.total, **to)
         self.invert()
         for j in range(words):
-            self.set(self.y + j * self.rows, 0)
+            self.set(self.at.y + j * self.rows, 0)
         for i in members:
             self.weigh(i)
             for j in range(words):
                 self.add(i, j)
         for j in range(words):
-            at = self.y + j * self.rows
+            at = self.at.y + j * self.rows
             self.step(a=IMMEDIATE, imm_a=MINUS_ZERO, c=BANK, addr_c=at, post=Post.ROUND, write=Bank.B)
             self.c.out(self.rows)
             head = self.parts.shape[-1]
@@ -118,27 +117,27 @@ class _Batch:
 
     def scale(self, i: int) -> None:
         """g_i = exp(m_i - m)."""
-        self.stat(i, 0, c=BANK, addr_c=self.m, negate_c=1, post=Post.EXP, write=Bank.B, addr_d=self.g)
+        self.stat(i, 0, c=BANK, addr_c=self.at.m, negate_c=1, post=Post.EXP, write=Bank.B, addr_d=self.at.g)
 
     def invert(self) -> None:
         """h + l = 1 / T."""
-        first, rest = self.row(self.r, Bank.B | Bank.C), self.row(self.e, Bank.A)
-        split_reciprocal(self.c, self.row(self.total), first, rest, *self.halves(self.h, self.l))
+        first, rest = self.row(self.at.r, Bank.B | Bank.C), self.row(self.at.e, Bank.A)
+        split_reciprocal(self.c, self.row(self.at.total), first, rest, *self.halves(self.at.h, self.at.l))
 
     def weigh(self, i: int) -> None:
         """u_i + v_i = w_i."""
         self.scale(i)
-        self.stat(i, 1, b=BANK, addr_b=self.g, write=Bank.A, addr_d=self.t)
-        t = self.row(self.t, Bank.A)
-        times(self.c, t, *self.halves(self.h, self.l), self.row(self.low, Bank.C), t)
-        split(self.c, t, *self.halves(self.u, self.v))
+        self.stat(i, 1, b=BANK, addr_b=self.at.g, write=Bank.A, addr_d=self.at.t)
+        t = self.row(self.at.t, Bank.A)
+        times(self.c, t, *self.halves(self.at.h, self.at.l), self.row(self.at.low, Bank.C), t)
+        split(self.c, t, *self.halves(self.at.u, self.at.v))
 
     def add(self, i: int, j: int) -> None:
         """y = y + o_i w_i for word `j` of each row."""
         n, rows, head = self.c.fmt.lanes, *self.parts.shape[1:]
         self.c.load(self.parts, (i * rows + self.first) * head + j * n, self.rows, 1, head, LoadTo.VECTOR)
-        self.step(Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=self.o)
-        at = self.y + j * self.rows
-        for weight in (self.u, self.v):
+        self.step(Queue.LOAD, a=STREAM, wide=1, write=Bank.A, addr_d=self.at.o)
+        at = self.at.y + j * self.rows
+        for weight in (self.at.u, self.at.v):
             both = {"b": BANK, "addr_b": weight, "c": BANK, "addr_c": at}
-            self.step(a=BANK, addr_a=self.o, **both, write=Bank.C, addr_d=at)
+            self.step(a=BANK, addr_a=self.at.o, **both, write=Bank.C, addr_d=at)

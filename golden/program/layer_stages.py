@@ -1,6 +1,7 @@
 """Writes the stages of a layer's program around its attention, each a method: norms, GEMMs, rotary."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -67,40 +68,41 @@ class LayerCompiler(Compiler):
         part : whether the product of that slice replaces y, which is FP32, for `total` to add
         add : whether the product is added to y, which is BF16: the sum is FP32, rounded once at its end
         """
-        n, (_, tokens, segment) = self.fmt.lanes, x.shape
-        numbers, many = cut.words * n, tokens * cut.tiles
-        row = y.shape[-1]
-        wide = y.dtype == np.float32
+        n, tokens, row = self.fmt.lanes, x.shape[1], y.shape[-1]
+        many, wide = tokens * cut.tiles, y.dtype == np.float32
         residual = add or (wide and not part)
         for block in range(cut.blocks) if blocks is None else blocks:
             gate, up = gated and block % 2 == 0, gated and block % 2 == 1
             segment_y, to = divmod((block // 2 if gated else block) * cut.tiles * n, row)
             to += segment_y * tokens * row
-            for k in range(cut.slices):
-                w_at, x_at = self.turn()
-                step = block * cut.slices + k
-                of_step = {"step": cut.words}
-                self.weights(weight, step, cut, w_at)
-                which, rest = divmod(first + k * numbers, segment)
-                at = which * tokens * segment + rest
-                self.load(x, at, tokens, cut.words, segment, LoadTo.X, (), (FULL,), to=x_at, **of_step)
-                if residual and k == 0:
-                    self.take(y, to, cut.tiles, Bank.C, rows=tokens, stride=row)
-                self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
-                more: dict[str, int] = {"c": BANK} if k or residual else {}
-                result: dict[str, int]
-                if k < cut.slices - 1 or wide:
-                    result = {"write": Bank.C}
-                elif up:
-                    result = {"write": Bank.A}
-                else:
-                    result = {"write": Bank.B, "post": Post.SILU if gate else Post.ROUND}
-                self.vector(many, a=STREAM, wide=1, **more, **result)
+            result: dict[str, int] = {"write": Bank.B, "post": Post.SILU if gate else Post.ROUND}
+            if wide or up:
+                result = {"write": Bank.C if wide else Bank.A}
+            added = partial(self.take, y, to, cut.tiles, Bank.C, rows=tokens, stride=row) if residual else None
+            self.block_of(x, weight, cut, block, result, first, added)
             if gate:
                 continue
             if up:
                 self.vector(many, a=BANK, b=BANK, post=Post.ROUND, write=Bank.B)
             self.give(y, to, cut.tiles, rows=tokens, stride=row)
+
+    def block_of(
+        self, x: Array, weight: Array, cut: Tiling, block: int, result: dict[str, int], first: int = 0, added=None
+    ) -> None:
+        """A block of `gemm`. result : fields of the last VECTOR · added : puts what is added into bank C"""
+        _, tokens, segment = x.shape
+        for k in range(cut.slices):
+            w_at, x_at = self.turn()
+            self.weights(weight, block * cut.slices + k, cut, w_at)
+            which, at = divmod(first + k * cut.words * self.fmt.lanes, segment)
+            at += which * tokens * segment
+            self.load(x, at, tokens, cut.words, segment, LoadTo.X, (), (FULL,), to=x_at, step=cut.words)
+            if added and not k:
+                added()
+            self.mul(w_at, x_at, tokens, cut.tiles, cut.words, cut.words)
+            more = {"c": int(BANK)} if k or added else {}
+            last = result if k == cut.slices - 1 else {"write": Bank.C}
+            self.vector(tokens * cut.tiles, a=STREAM, wide=1, **more, **last)
 
     def weights(self, weight: Array, step: int, cut: Tiling, to: int) -> None:
         """LOAD the weights of a step of a GEMM to words `to` and behind of W, from numbers or from 4-bit weights."""
@@ -175,6 +177,7 @@ class LayerCompiler(Compiler):
         head, period = s.head_size, s.head_size // n
         at_once = max(d for d in divisors(s.tokens) if 2 * d * period <= self.fmt.depth)
         words = at_once * period
+        turned = self.places(turned=words).turned
         of = of or p["qkv"]
         row = of.shape[-1]
         for first in range(0, s.tokens, at_once):
@@ -184,8 +187,8 @@ class LayerCompiler(Compiler):
             for h in heads:
                 self.load(of, first * row + h * head, at_once, period, row, LoadTo.VECTOR, **load or {})
                 self.vector(words, Queue.LOAD, a=STREAM, post=Post.ROUND, write=Bank.B)
-                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, words)
-                self.out(words, at=words)
+                rotate(self, Row(0, words), 0, words, Swap.HALF + period.bit_length() - 1, turned)
+                self.out(words, at=turned)
                 array, at, apart = place(h, first)
                 self.store(array, at, at_once, period, apart, **store or {})
 

@@ -9,15 +9,17 @@ stays as it is.
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from openvrex.golden.arithmetic.vector import Instruction as VectorInstruction
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import ADDR_BITS, LOOPS, PAYLOAD, Instruction, Opcode
 
 POINTERS = range(11, 16)  # registers for the pointers of loops
+UNPLACED = 1 << 16  # address of the first word of a bank that has no place yet, above all other fields of a VECTOR
 LONGEST = 512  # longest body of a loop that `roll` looks for, in items
 _NAMES: dict[tuple, int] = {}
 
@@ -32,11 +34,13 @@ class Op:
     """One instruction of a straight-line program.
 
     The value of its field `addr` is kept in `address` and left out of `instruction`, so that equal instructions at
-    different addresses compare equal. `address` is None for opcodes without that field.
+    different addresses compare equal. `address` is None for opcodes without that field. Fields of a VECTOR with words
+    of banks that have no place yet, from `UNPLACED` on, are in `values` (`golden.program.placing`).
     """
 
     instruction: Instruction
     address: int | None = None
+    values: tuple[tuple[str, int], ...] = ()
 
     size = 1  # instructions
     depth = 0  # loops inside
@@ -44,7 +48,12 @@ class Op:
     @cached_property
     def key(self) -> int:
         """The same number for instructions that differ in addresses only."""
-        return _name((self.instruction.op, *sorted(self.instruction.values.items())))
+        return _name((self.instruction.op, *sorted(self.instruction.values.items()), *self.values))
+
+    @property
+    def vector(self) -> VectorInstruction:
+        """The VPE's instruction that a VECTOR carries."""
+        return replace(self.instruction.vector, **dict(self.values))
 
     @property
     def addresses(self) -> tuple[int, ...]:

@@ -28,7 +28,6 @@ from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
     NUMBER_BITS,
-    SEMAPHORE_BITS,
     SEMAPHORES,
     SIGNS,
     Engine,
@@ -195,11 +194,7 @@ class Lxe:
                         raise i.error(str(e), Status.BUS) from None
             for s in signal:
                 counts[s] += 1
-                if counts[s] >> SEMAPHORE_BITS:
-                    reason = (
-                        f"signals semaphore {s} to {counts[s]}: a counter has {SEMAPHORE_BITS} bits: wait in between"
-                    )
-                    raise i.error(reason, Status.SEMAPHORE)
+                i.check_counter(s, counts[s])
             if wait or signal:
                 result.semaphores.append(Taken(i.pc, wait, signal, tuple(counts)))
         for queue in (*self._queues, self._out):

@@ -17,7 +17,6 @@ from openvrex.golden.function_params import check
 from openvrex.golden.program.cluster_stages import ANSWERS, DST, SRC, ClusterCompiler, Limit, at_register
 from openvrex.golden.program.isa import Instruction, LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling
-from openvrex.golden.program.loop_rolling import roll
 from openvrex.golden.program.recipes import BANK
 from openvrex.golden.program.steered_stages import VERDICTS, SteeredCompiler, factors
 from openvrex.golden.program.window_plan import WindowPlan
@@ -154,7 +153,7 @@ class MosaicPlan(WindowPlan):
             for part in parts:
                 with c.block() as items:
                     part(c)
-                groups.append((roll(items), True))
+                groups.append((c.stage(name, items), True))
             self._made[name] = self._assembled(name, groups)
         return self._made[name]
 
@@ -164,7 +163,7 @@ class MosaicPlan(WindowPlan):
             c = ClusterCompiler(self)
             c.query()
             own = {stage.name: stage.items for stage in self.stages}
-            groups = [*(own[name] for name in ("norm1", "qkv", "rotary")), roll(c.items)]
+            groups = [*(own[name] for name in ("norm1", "qkv", "rotary")), c.stage("query", c.items)]
             self._made["ask"] = self._assembled("ask", [(items, True) for items in groups])
         return self._made["ask"]
 

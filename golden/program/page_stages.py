@@ -107,8 +107,8 @@ class PageCompiler(CodeCompiler):
         """Store the activations of each row for the codes, one word for each place."""
         s, p, n = self.shape, self.plan, self.fmt.lanes
         period, shifts, rows = p.index.period, p.index.shifts, p.index.turned
-        ones = self.fmt.depth - 2 * shifts  # where bank B holds ones in the lanes of the halves of a row's sum
-        self.take(p["ones"], 0, 2 * shifts, Bank.B, ones)
+        at = self.places(ones=2 * shifts, low=rows)  # ones in the lanes of the halves of a row's sum; lower halves
+        self.take(p["ones"], 0, 2 * shifts, Bank.B, at.ones)
         for first in range(0, s.kv_heads * s.rows, rows):
             w_at, x_at = self.turn()
             weight = first // s.rows * shifts * n * s.head_size
@@ -120,27 +120,28 @@ class PageCompiler(CodeCompiler):
                 self.part(w_at + k * period, x_at, rows, period, hands)
             self.less_logarithm(first)
             for k in range(shifts):
-                at = k * rows
-                self.vector(rows, a=STREAM, wide=1, post=Post.ROUND, write=Bank.C, addr_d=at)
+                to = k * rows
+                self.vector(rows, a=STREAM, wide=1, post=Post.ROUND, write=Bank.C, addr_d=to)
                 for half in range(2):  # of the sum, in bank A
-                    word = {"a": int(BANK), "addr_a": half * rows, "c": int(BANK), "addr_c": at}
-                    one = {"b": int(BANK), "addr_b": ones + 2 * k + half, "span_b": 0}
-                    result = {"write": Bank.B if half else Bank.C, "addr_d": at}
+                    word = {"a": int(BANK), "addr_a": half * at.low, "c": int(BANK), "addr_c": to}
+                    one = {"b": int(BANK), "addr_b": at.ones + 2 * k + half, "span_b": 0}
+                    result = {"write": Bank.B if half else Bank.C, "addr_d": to}
                     self.vector(rows, **word, **one, **result)
-                self.give(p["turned"], (first * shifts + k) * n, 1, at, rows=rows, stride=shifts * n)
+                self.give(p["turned"], (first * shifts + k) * n, 1, to, rows=rows, stride=shifts * n)
 
     def less_logarithm(self, first: int) -> None:
-        """The sums of the rows from number `first`, negative, to bank A: words of their upper halves, then the lower.
+        """The sums of the rows from number `first`, negative, to bank A: upper halves from word 0, the others to `low`.
 
-        It is done before the products are taken: the halves of a sum are where `logarithm` ends.
+        It is done before the products are taken: the upper halves are where `logarithm` begins.
         """
         p, n, rows = self.plan, self.fmt.lanes, self.plan.index.turned
-        x, apart = Row(0, rows), 2 * n
+        x, apart, at = Row(0, rows), 2 * n, self.places(half=rows, y=rows, low=rows)
+        y, low = Row(at.y, rows), Row(at.low, rows, Bank.A)
         self.take(p["row_sums"], 2 * first * n + n, 1, Bank.A, rows=rows, stride=apart)
-        logarithm(self, x, Row(rows, rows), Row(2 * rows, rows))
-        less = {"negate_a": 1, "c": int(BANK), "addr_c": 2 * rows, "negate_c": 1}
-        self.take(p["row_sums"], 2 * first * n, 1, Bank.A, 2 * rows, rows=rows, stride=apart, **less)
-        split(self, Row(2 * rows, rows), Row(0, rows, Bank.A | Bank.C), Row(rows, rows, Bank.A))
+        logarithm(self, x, Row(at.half, rows), y)
+        less = {"negate_a": 1, "c": int(BANK), "addr_c": at.y, "negate_c": 1}
+        self.take(p["row_sums"], 2 * first * n, 1, Bank.A, at.y, rows=rows, stride=apart, **less)
+        split(self, y, Row(0, rows, Bank.A | Bank.C), low)
 
     def rank_pages(self, g: int) -> None:
         """Store the score of each page of a KV head: a step multiplies its rows by codes and means of `lanes` pages."""

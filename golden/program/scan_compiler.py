@@ -31,7 +31,7 @@ from openvrex.golden.arithmetic.state_space import HistoryBranch, StateSpacePara
 from openvrex.golden.function_params import check
 from openvrex.golden.program.isa import LxeFormat
 from openvrex.golden.program.layer_memory import Array, LayerShape, Register, Space, Tiling, divisors
-from openvrex.golden.program.scan_stages import Places, Record, ScanCompiler
+from openvrex.golden.program.scan_stages import Record, ScanCompiler, scan_depth
 from openvrex.golden.program.stage_plan import Plan, Planned
 
 
@@ -71,7 +71,7 @@ class BranchPlan(Plan):
         for name, value in (("width", shape.width), ("out", out), ("expand * width", self.inner)):
             check(value % n == 0, name, value, f"must be a multiple of lanes = {n}")
         check(state >= 2 and state & (state - 1) == 0, "state", state, "must be a power of two, at least 2")
-        depth = max(Places(state, 1).depth, tokens + 2 * params.conv - 1)
+        depth = max(scan_depth(state, 1), tokens + 2 * params.conv - 1)
         check(depth <= fmt.depth, "depth", fmt.depth, f"must be at least {depth} for this state and these tokens")
         least = min(n, 2 * state) + shape.width // n + -(-self.rank // n)
         check(least <= fmt.x_depth, "x_depth", fmt.x_depth, f"must be at least {least}: the operands of a token's scan")
@@ -107,7 +107,7 @@ class BranchPlan(Plan):
         self.inputs = _record("project_weight", {"x_in": cut}, taps, f.lanes, cut.words, 2 * cut.words)
         # The scan takes the tiles `dt` and `z_in` in turns: the more tokens W, X and the banks hold beside them, the
         # better.
-        most = max((k for k in range(1, tokens + 1) if Places(state, k).depth <= f.depth), default=0)
+        most = max((k for k in range(1, tokens + 1) if scan_depth(state, k) <= f.depth), default=0)
         most = min(most, (f.x_depth - min(f.lanes, 2 * state)) // (normed + low))
         step = Tiling(columns, 1, 1, low)
         cuts = [given["z_in"]] if "z_in" in given else [Tiling(columns, 1, k, normed // k) for k in divisors(normed)]

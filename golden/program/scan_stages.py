@@ -15,15 +15,15 @@ of 2^-8. B and C of a token are the same for all channels. The DPE makes words o
 hold B and C of the group's tokens as weights, and the activations are rows that are 1 in one place. These products are
 exact. Behind the last token the output becomes (y + D x) SiLU(z).
 
-Banks during the scan, in words, with n = state and G tokens in a group:
+Values in the banks during the scan, with n = state and G tokens in a group; those of n words start at word 0:
 
-====  ========================  =====================================================================
-bank  words 0 to n - 1          behind
-====  ========================  =====================================================================
-A     h                         G of dt, later of y + D x; G of u; D; n / 2 partial sums
-B     A of the column           n of e, later G of SiLU(z) and of the output; G of x
-C     h (1 + e), then h         the bias; G of y; G of the sums of z; n / 2 partial sums
-====  ========================  =====================================================================
+====  ==========================================================================
+bank  holds
+====  ==========================================================================
+A     h; G of dt, later of y + D x; G of u; D; n / 2 partial sums
+B     A of the column; n of e; G of x; G of SiLU(z), later of the output
+C     h (1 + e), then h; the bias; G of y; G of the sums of z; n / 2 partial sums
+====  ==========================================================================
 
 The sums of a token's products are finished in the cycles in which the next token waits for its results
 (`golden.program.schedule`).
@@ -32,6 +32,7 @@ The sums of a token's products are finished in the cycles in which the next toke
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Protocol
 
 import numpy as np
@@ -75,16 +76,9 @@ class Operands:
     x_step: int
 
 
-class Places:
-    """Words of the banks in which a scan keeps what, for states of `state` words and groups of `rows` tokens."""
-
-    def __init__(self, state: int, rows: int):
-        self.dt, self.u, self.d = state, state + rows, state + 2 * rows  # in bank A
-        self.sums = self.d + 1  # in banks A and C
-        self.e = self.z = state  # in bank B
-        self.x = state + max(state, rows)
-        self.bias, self.y, self.parts = state, state + 1, state + 1 + rows  # in bank C
-        self.depth = max(self.sums + state // 2, self.x + rows)
+def scan_depth(state: int, rows: int) -> int:
+    """Words of a bank that a scan takes, for states of `state` words and groups of `rows` tokens."""
+    return max(state + 2 * rows + 1 + state // 2, state + max(state, rows) + rows)
 
 
 class ScanSizes(LayerSizes, Protocol):
@@ -197,7 +191,9 @@ class ScanCompiler(LayerCompiler):
         """The selective scan of every column through `rows` tokens from token `first` on, and their gate."""
         self.half = 0
         p, n, state = self.plan, self.fmt.lanes, self.plan.params.state
-        record, at = p.gates, Places(state, rows)
+        record = p.gates
+        tokens = dict.fromkeys(("dt", "u", "x", "z", "y", "parts"), rows)
+        at = self.places(**tokens, d=1, bias=1, e=state, sums=state // 2)
         self._operands(first, rows)
         low, normed = p.x_places(rows)
         for g in range(self.columns_):
@@ -239,7 +235,7 @@ class ScanCompiler(LayerCompiler):
         words = p["bc"].shape[-1] // n
         self.load(p["bc"], first * words * n, n, rows * words, 0, LoadTo.W, to=p.gates.behind, step=rows * words)
 
-    def _step(self, at: Places, t: int) -> None:
+    def _step(self, at: SimpleNamespace, t: int) -> None:
         """The step of the state by token t of a group."""
         n, state = self.fmt.lanes, self.plan.params.state
         words = self.plan["bc"].shape[-1] // n
@@ -252,7 +248,7 @@ class ScanCompiler(LayerCompiler):
         new = {"a": BANK, "addr_a": at.u + t, "span_a": 0, "b": STREAM, "wide": 1, "c": BANK}
         self.vector(state, **new, write=Bank.A | Bank.C)
 
-    def _output(self, at: Places, t: int) -> None:
+    def _output(self, at: SimpleNamespace, t: int) -> None:
         """y of token t: products of the state, a half added to the other, and so on until one word is left."""
         words = self.plan.params.state // 2
 

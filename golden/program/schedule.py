@@ -35,12 +35,15 @@ Place = tuple[Hashable, int]  # a word of a bank, or a register, and the word of
 
 
 @lru_cache(maxsize=1024)
-def schedule(program: tuple[Instruction, ...], fmt: VectorFormat, streams: tuple[bool, ...] = ()) -> list[int]:
+def schedule(
+    program: tuple[Instruction, ...], fmt: VectorFormat, streams: tuple[bool, ...] = (), depth: int = 0
+) -> list[int]:
     """The numbers of the program's instructions in their new order.
 
     streams : of each instruction, whether it keeps its order as those do that take words of a stream
+    depth : words behind which addresses start again, those of a bank if not given
     """
-    after = needs(program, fmt, streams or (False,) * len(program))
+    after = needs(program, fmt, streams or (False,) * len(program), depth)
     start: dict[int, int] = {}  # cycle of the first word
     free, stored, early = 0, 0, 0  # first cycle for another instruction, for another STORE, for one without a function
 
@@ -62,10 +65,12 @@ def schedule(program: tuple[Instruction, ...], fmt: VectorFormat, streams: tuple
     return list(start)
 
 
-def needs(program: Sequence[Instruction], fmt: VectorFormat, streams: Sequence[bool]) -> list[dict[int, int]]:
+def needs(
+    program: Sequence[Instruction], fmt: VectorFormat, streams: Sequence[bool], depth: int = 0
+) -> list[dict[int, int]]:
     """For each instruction: those that must precede it, and the cycles from their first word to its own.
 
-    `streams` as in `schedule`.
+    `streams` and `depth` as in `schedule`.
     """
     written: dict[Hashable, tuple[int, int]] = {}  # of each place: who writes it, and the cycle in which it is there
     readers: defaultdict[Hashable, list[tuple[int, int]]] = defaultdict(list)  # who reads it since, and in which cycle
@@ -77,7 +82,7 @@ def needs(program: Sequence[Instruction], fmt: VectorFormat, streams: Sequence[b
         def behind(j: int, cycles: int, need: dict[int, int] = need) -> None:
             need[j] = max(need.get(j, 0), cycles)
 
-        reads, writes = _places(step, fmt.depth)
+        reads, writes = _places(step, depth or fmt.depth)
         for place, k in reads:
             if place in written:
                 by, cycle = written[place]

@@ -17,6 +17,7 @@ from openvrex.golden.program.isa import (
     LOOPS,
     PAYLOAD,
     REGISTERS,
+    SEMAPHORE_BITS,
     SEMAPHORES,
     VECTOR,
     Instruction,
@@ -82,6 +83,12 @@ class Issue:
         """The VPE's instruction that a VECTOR carries, with its counts resolved."""
         counts = {name: self.counts[name] - 1 for name in ("words", "keep")}
         return VectorInstruction(**{n.removeprefix("v_"): self.instruction[n] for n in VECTOR} | counts)
+
+    def check_counter(self, s: int, count: int) -> None:
+        """Raise `LxeError` for a semaphore that this instruction signals too often."""
+        if count >> SEMAPHORE_BITS:
+            reason = f"signals semaphore {s} to {count}: a counter has {SEMAPHORE_BITS} bits: wait in between"
+            raise self.error(reason, Status.SEMAPHORE)
 
     def error(self, reason: str, status: Status | None = None) -> LxeError:
         """An error that names this instruction, for the caller to raise."""

@@ -12,7 +12,7 @@ from openvrex.golden.function_params import ParamError, check
 from openvrex.golden.program.compiler import FREE, Compiler, semaphores
 from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode, words_read
 from openvrex.golden.program.layer_memory import Array, LayerShape, Tiling, divisors
-from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op, roll
+from openvrex.golden.program.loop_rolling import POINTERS, Item, assemble, op
 from openvrex.golden.program.sequencer_model import sequence
 
 
@@ -174,7 +174,7 @@ class Plan:
                 with c.block() as items:
                     write()
                 waits = before not in self._beside.get(name, ())
-                yield Stage(name, tuple(roll(items, len(self.pointers))), tuple(c.reads), tuple(c.writes), waits)
+                yield Stage(name, tuple(c.stage(name, items)), tuple(c.reads), tuple(c.writes), waits)
                 before = name
 
     def program(self, first: str | None = None, last: str | None = None) -> list[Instruction]:

@@ -87,7 +87,7 @@ class SteeredCompiler(ClusterCompiler):
 
     def _token(self, k: int, found: Found) -> None:
         p, n, tiles = self.plan, self.fmt.lanes, self.plan.tiles
-        lane = 2 * self.words
+        lane = self.places(lane=tiles).lane
         # Each round begins with the same half: the STOREs of the one before show that both have been read.
         self.half = 0
         self.begin()
@@ -169,9 +169,10 @@ class SteeredCompiler(ClusterCompiler):
             self._centre(c)
         self.end()
         self.begin()
-        self.take(p["labels"], 0, many, Bank.B, many)
+        label = self.places(label=many).label
+        self.take(p["labels"], 0, many, Bank.B, label)
         self.find_labels(2)
-        both = {"b": BANK, "addr_b": many, "c": BANK, "addr_c": many}
+        both = {"b": BANK, "addr_b": label, "c": BANK, "addr_c": label}
         self.vector(many, a=IMMEDIATE, imm_a=imm(-1), **both, write=Bank.A | Bank.B)
         self.take(p["valid"], 0, many, Bank.A, a=BANK, b=STREAM)
         with self.scalars(1) as (changed,):

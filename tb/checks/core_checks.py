@@ -14,7 +14,6 @@ from openvrex.golden.arithmetic.vector import Instruction as Vector
 from openvrex.golden.arithmetic.vector import Op as VectorOp
 from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import (
     ADDR_BITS,
     ENGINE,
@@ -37,6 +36,7 @@ from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import override, preset
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.lxe_programs import Script, image
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.register_programs import OFFSET

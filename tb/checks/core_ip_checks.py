@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
 from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.hdl.emit import Emitted
 from openvrex.tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.lxe_programs import Ran, Script
 from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.stress_traffic import StressTraffic

@@ -13,12 +13,12 @@ from openvrex.golden.inputs.model_file import FileDecoder, ModelFile
 from openvrex.golden.inputs.trace import Trace, TraceError
 from openvrex.golden.inputs.trace_recorder import decoder_of
 from openvrex.golden.program.core_compiler import CorePlan, RetrievalShape
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.lxe_model import Result
 from openvrex.golden.retrieval.hashing import hyperplanes
 from openvrex.hdl.params import CoreParams
 from openvrex.tb.library import stage_log
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.pass_stream import Pass, arrays, distance, layer_shape, places
 
 

@@ -1,11 +1,13 @@
-"""A small random vision encoder: its weights, pictures, and the same encoder in FP64."""
+"""A small random vision encoder: its weights, pictures, the cores that run it, and the same encoder in FP64."""
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.program.encoder_compiler import EncoderShape
-from openvrex.golden.program.encoder_host import EncoderCores, EncoderHost, EncoderWeights
+from openvrex.golden.program.encoder_host import EncoderHost, EncoderStep, EncoderWeights
 from openvrex.golden.program.isa import LxeFormat
+from openvrex.golden.program.layers_in_memory import MemoryMap
+from openvrex.golden.program.lxe_model import Lxe, Memory
 
 # Words of 4 numbers, heads of one and of two words; 10 tokens, so the last tile of keys has two; a ragged patch.
 SHAPE = EncoderShape(layers=2, width=8, heads=2, ffn=32, side=3, patch=10, extra=1, cells=2, projector=(12, 8))
@@ -40,6 +42,28 @@ def model(shape: EncoderShape, seed: int) -> EncoderWeights:
 def patches(shape: EncoderShape, seed: int) -> np.ndarray:
     """A random picture, in BF16."""
     return to_bf16(np.random.default_rng(seed).normal(size=(shape.side**2, shape.patch))).astype(np.float64)
+
+
+class EncoderCores:
+    """An encoder on golden LXEs with a memory of its own: `cores(patches)` gives the embeddings of a picture."""
+
+    def __init__(self, host: EncoderHost):
+        self.host, own = host, MemoryMap(4096)
+        bases = {name: own.add(name, size) for name, size in host.regions.items()}
+        host.place(Memory(own.regions), bases)
+        self.cores = [Lxe(host.fmt, host.memory) for _ in host.plans]
+
+    def __call__(self, patches: np.ndarray) -> np.ndarray:
+        self.host.begin(patches)
+        for step in self.host.steps():
+            self.run(step)
+        return self.host.embeddings
+
+    def run(self, step: EncoderStep) -> None:
+        """Execute a step on all cores: memory is then as the hardware leaves it."""
+        for lxe, program, registers in zip(self.cores, step.programs, step.registers, strict=True):
+            if program is not None:
+                lxe.run(program, registers)
 
 
 def encoder(

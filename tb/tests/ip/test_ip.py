@@ -26,7 +26,6 @@ from systemrdl.messages import MessagePrinter
 from systemrdl.node import AddrmapNode, FieldNode, MemNode, RegNode
 
 import openvrex.ip.package
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import ADDR_BITS, Instruction, LoadTo, Opcode, Retrieve, Status, encode
 from openvrex.golden.program.regions import PAGE, Allow
 from openvrex.golden.retrieval.checkpoint import restore, save
@@ -53,6 +52,7 @@ from openvrex.tb.checks.dre_ip_checks import frames as dre_frames
 from openvrex.tb.checks.motion_mask_checks import bits as mask_bits
 from openvrex.tb.checks.motion_mask_checks import covering, masks
 from openvrex.tb.checks.motion_mask_checks import stream as mask_stream
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.lxe_programs import Ran, Script, image
 from openvrex.tb.library.runner import BUILD, ROOT, Run, verilator_env
 from openvrex.tb.library.streams import pack

@@ -13,7 +13,6 @@ from distributed import Client
 
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.model_host import Picture
 from openvrex.hdl.emit import emit
@@ -21,6 +20,7 @@ from openvrex.scripts.run.pass_engine import RECORDS, PassEngine, alone
 from openvrex.synth.sweep.dask_run import cluster
 from openvrex.tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
 from openvrex.tb.library import small_models
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.core_simulator import CoreSimulator
 from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.pass_files import Change, Image, Played

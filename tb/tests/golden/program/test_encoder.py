@@ -15,7 +15,7 @@ from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.inputs.video import read
 from openvrex.golden.inputs.vision import Projector, VisionEncoder, pool
 from openvrex.golden.program.encoder_compiler import EncoderPlan, EncoderShape, grid
-from openvrex.golden.program.encoder_host import EncoderCores, EncoderHost
+from openvrex.golden.program.encoder_host import EncoderHost
 from openvrex.golden.program.isa import LoadTo, Opcode
 from openvrex.golden.program.lxe_model import simulate
 from openvrex.golden.program.recipes import GELU_SLOPE, STREAM, Row, Scalar, fp32, gelu
@@ -23,7 +23,7 @@ from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.golden.program.vector_programs import Steps, rows, words_of
 from openvrex.hdl.params import preset
 from openvrex.tb.library.runner import ROOT
-from openvrex.tb.library.small_encoder import FORMAT, SHAPE, encoder, exact, model, patches
+from openvrex.tb.library.small_encoder import FORMAT, SHAPE, EncoderCores, encoder, exact, model, patches
 from tb.tests.golden.inputs.trace_samples import models
 
 ROUND = 2.0**-8  # largest relative error of a rounding to BF16

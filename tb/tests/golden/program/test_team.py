@@ -17,7 +17,7 @@ from openvrex.golden.program.isa import ENGINE, Instruction, LxeFormat, Opcode
 from openvrex.golden.program.join_stage import join
 from openvrex.golden.program.layer_compiler import LayerPlan, LayerShape
 from openvrex.golden.program.layer_memory import Array, Register, Team
-from openvrex.golden.program.loop_rolling import POINTERS, assemble, roll
+from openvrex.golden.program.loop_rolling import POINTERS, assemble
 from openvrex.golden.program.lxe_model import Lxe, Memory, Region
 from openvrex.golden.program.sequencer_model import register_values, sequence
 from openvrex.tb.library.random_layers import turns, weights
@@ -232,7 +232,7 @@ class Joined:
         head = self.parts.shape[-1]
         c = AttentionCompiler(LayerPlan(LayerShape(head, 1, 1, head, head, 1, 2 * self.fmt.lanes, 0), self.fmt))
         join(c, self.parts, self.stats, self.out, rows)
-        return [*assemble(roll(c.items), POINTERS), Instruction(Opcode.HALT, {})]
+        return [*assemble(c.stage("join", c.items), POINTERS), Instruction(Opcode.HALT, {})]
 
     def rows(self, *shares: range) -> np.ndarray:
         """The rows, joined in these shares, one after the other."""

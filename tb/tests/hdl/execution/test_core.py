@@ -11,7 +11,6 @@ from openvrex.golden.arithmetic.vector import FOREVER, MINUS_ZERO, Source
 from openvrex.golden.function_params import ParamError, ReSVParams
 from openvrex.golden.program import vector_programs as programs
 from openvrex.golden.program.core_compiler import LEVEL, CorePlan, RetrievalShape
-from openvrex.golden.program.core_host import CoreHost
 from openvrex.golden.program.core_stages import ROW
 from openvrex.golden.program.deadlock_hazard_check import play
 from openvrex.golden.program.isa import Engine, Instruction, Opcode, Retrieve, Status, decode, encode
@@ -53,6 +52,7 @@ from openvrex.tb.checks.core_checks import (
     passes,
     ports,
 )
+from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.lxe_programs import Ran, Script
 from openvrex.tb.library.random_layers import turns
 from openvrex.tb.library.runner import lint
