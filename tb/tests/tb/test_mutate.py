@@ -46,7 +46,6 @@ def verdicts(folder: Path) -> list[Verdict]:
 def test_a_bench_that_compares_kills(folder):
     found = verdicts(folder)
     assert len({v.options for v in found}) == len(found) == N
-    assert len({v.text.partition(":")[0] for v in found}) > 1, "mutants of one module only"
     assert [v.verdict for v in found].count("killed") >= N - 3
 
 
