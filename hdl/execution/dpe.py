@@ -69,7 +69,7 @@ class Dpe(Unit):
     x : In(stream of `activation_layout`) : activations, the same
     c : In(stream of `command_layout`) : commands
     o : Out(stream of `result_layout`) : results
-    read : Out(1) : pulse for each command, in order: its words have been read for the last time
+    read : Out(1) : pulse for each command, in order: from the third cycle after it its words may be written
     overrun : Out(1) : pulse: an address has wrapped
     perf : Out(struct of 32-bit counters) : commands (`read`), results, chunks (steps of all trees), waits (cycles in
         which a chunk waits for room on `o`), overruns
