@@ -5,6 +5,8 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.hdl.arith.carry_save import carry_save
+from openvrex.hdl.arith.leading_one import lifted
+from openvrex.hdl.arith.order import exceeds
 from openvrex.hdl.named import comb, reg
 
 FIELD = 35  # bits of a sum, of weights 2^2 to 2^-32 where the larger operand's exponent counts as 0
@@ -14,12 +16,12 @@ NAN, INF = 0x7FC00000, 0x7F800000
 
 
 class Fma(wiring.Component):
-    """Computes op_a * op_b + op_c, exact and rounded once to FP32.
+    """Computes op_a * op_b + op_c, exact and rounded once to FP32, or picks the larger or smaller of op_a and op_c.
 
-    Stage 1 multiplies, and finds which of product and addend has the larger exponent. Stage 2 shifts the other one to
-    it, keeps the bits that leave the field as one sticky bit, and adds or subtracts the magnitudes. The field is long
-    enough: with exponents two or more apart the sum reaches weight 2^-1, whose rounding bit is above 2^-32; closer, no
-    bit leaves it. Stage 3 normalises, rounds and packs.
+    Stage 1 multiplies, and finds which of product and addend has the larger exponent, or is picked. Stage 2 shifts the
+    other one to it, keeps the bits that leave the field as one sticky bit, and adds or subtracts the magnitudes. The
+    field is long enough: with exponents two or more apart the sum reaches weight 2^-1, whose rounding bit is above
+    2^-32; closer, no bit leaves it. Stage 3 normalises, rounds and packs.
 
     Parameters
     ----------
@@ -29,6 +31,8 @@ class Fma(wiring.Component):
     -------
     op_a, op_c : In(32) : FP32
     op_b : In(16) : BF16
+    pick, least : In(1) : the result is the larger of op_a and op_c, with `least` the smaller; NaN only if both are.
+        op_b must be one
     load : In(LATENCY) : stages that take a value at the clock edge; a clock gate needs it
     y : Out(32) : FP32 of the operands of `LATENCY` cycles ago
 
@@ -42,7 +46,8 @@ class Fma(wiring.Component):
 
     def __init__(self):
         operands = {"op_a": In(32), "op_b": In(16), "op_c": In(32)}
-        super().__init__({**operands, "load": In(self.LATENCY), "y": Out(32)})
+        picks = dict.fromkeys(("pick", "least"), In(1))
+        super().__init__({**operands, **picks, "load": In(self.LATENCY), "y": Out(32)})
 
     def elaborate(self, platform):
         m = Module()
@@ -71,10 +76,15 @@ class Fma(wiring.Component):
         # The product's exponent is that of the lower of the two bits it can start with.
         p_exponent = comb(m, "p_exponent", a.exponent + b.exponent - 127, 10)
         ahead = comb(m, "ahead", a.exponent + b.exponent - (c.exponent + 127), 11)
-        addend = comb(m, "addend", ahead[-1] | ~p_some)  # the addend has the larger exponent
+        second = comb(m, "second", a.nan | (~c.nan & (exceeds(m, self.op_c, self.op_a, "larger") ^ self.least)))
+        # The addend has the larger exponent, or is picked.
+        addend = comb(m, "addend", Mux(self.pick, second, ahead[-1] | ~p_some))
         distance = comb(m, "distance", ahead[:10] ^ ahead[-1].replicate(10))  # one too small if the addend is ahead
 
-        product = self._product(m, a.fraction, b.fraction[16:], p_some)
+        product = self._product(m, a.fraction, b.fraction[16:])
+        takes_c = comb(m, "takes_c", Mux(self.pick, second, c.inf & ~p_inf))
+        infinite = comb(m, "infinite", Mux(self.pick, Mux(second, c.inf, a.inf), p_inf | c.inf))
+        nan = comb(m, "nan", Mux(self.pick, a.nan & c.nan, a.nan | b.nan | c.nan | undefined))
         wide_p, wide_c = Cat(Const(0, 2), product), Cat(Const(0, 9), Cat(c.fraction, 1) & c.some.replicate(24))
         r1 = Signal(
             data.StructLayout(
@@ -90,15 +100,18 @@ class Fma(wiring.Component):
         )
         with m.If(self.load[0]):
             m.d.sync += [
-                r1.larger.eq(Mux(addend, wide_c, wide_p)),
-                r1.smaller.eq(Mux(addend, wide_p >> 1, wide_c)),
+                r1.larger.eq(Mux(addend, wide_c, wide_p & p_some.replicate(FIELD - 1))),
+                r1.smaller.eq(
+                    Mux(addend, (wide_p >> 1) & (p_some & ~self.pick).replicate(FIELD - 1), wide_c)
+                    & (~self.pick).replicate(FIELD - 1)
+                ),
                 r1.shift.eq(distance[:SHIFT_BITS] | distance[SHIFT_BITS:].any().replicate(SHIFT_BITS)),
                 r1.exponent.eq(Mux(addend, c.exponent, p_exponent)),
-                r1.sign.eq(Mux(p_inf | ~c.inf, sign, c.sign)),
-                r1.opposite.eq(opposite & ~p_inf & ~c.inf),
+                r1.sign.eq(Mux(takes_c, c.sign, sign)),
+                r1.opposite.eq(opposite & ~p_inf & ~c.inf & ~self.pick),
                 r1.addend.eq(addend),
-                r1.nan.eq(a.nan | b.nan | c.nan | undefined),
-                r1.inf.eq(p_inf | c.inf),
+                r1.nan.eq(nan),
+                r1.inf.eq(infinite),
             ]
         return r1
 
@@ -130,34 +143,35 @@ class Fma(wiring.Component):
 
     def _rounded(self, m: Module, r2: data.View) -> Value:
         """Stage 3: normalises, rounds and packs."""
-        normal, zeros = r2.total, []
-        for k in reversed(range(SHIFT_BITS)):
-            zeros.insert(0, comb(m, f"zeros{k}", ~normal[max(0, FIELD - (1 << k)) :].any()))
-            normal = comb(m, f"normal{k}", Mux(zeros[0], normal << (1 << k), normal)[:FIELD])
+        coarse, eights = lifted(m, "coarse", r2.total, 8)
+        normal, ones = lifted(m, "normal", coarse, 1)
+        zeros = Cat(ones, eights)
         up = comb(m, "up", normal[BELOW - 1] & (normal[BELOW] | normal[: BELOW - 1].any() | r2.sticky))
-        rounded = comb(m, "rounded", normal[BELOW:] + up, 25)
-        exponent = comb(m, "exponent", r2.exponent.as_signed() + 2 - Cat(zeros), 11)
-        carried = comb(m, "carried", r2.exponent.as_signed() + 3 - Cat(zeros), 11)
-        field = comb(m, "field", Mux(rounded[24], carried, exponent))
+        kept = normal[BELOW:]
+        rounded = comb(m, "rounded", Mux(up, kept + 1, kept), 25)  # the sum does not wait for `up`
         some = comb(m, "some", normal[-1])
+        # The exponent without and with a carry from rounding, and whether the result is below or above the range.
+        exponent = comb(m, "exponent", r2.exponent.as_signed() + 2 - zeros, 11)
+        carried = comb(m, "carried", r2.exponent.as_signed() + 3 - zeros, 11)
         tiny = comb(m, "tiny", ~some | exponent[-1] | (exponent == 0))
-        huge = comb(m, "huge", r2.inf | ((field[8:10].any() | field[:8].all()) & ~tiny))
+        huge = comb(m, "huge", Mux(rounded[24], *(x[8:10].any() | x[:8].all() for x in (carried, exponent))))
+        field = comb(m, "field", Mux(rounded[24], carried[:8], exponent[:8]))
         y = Signal(31)
-        with m.If(huge):
+        with m.If(r2.inf | (huge & ~tiny)):
             m.d.comb += y.eq(INF)
         with m.Elif(~tiny):
-            m.d.comb += y.eq(Cat(rounded[:23], field[:8]))
+            m.d.comb += y.eq(Cat(rounded[:23], field))
         minus = comb(m, "minus", r2.sign & (some | r2.sticky | ~r2.opposite))  # operands that cancel give +0
         return Mux(r2.nan, NAN, Cat(y, minus))
 
     @staticmethod
-    def _product(m: Module, fa: Value, fb: Value, some: Value) -> Signal:
-        """Product of the significands, 32 bits; 0 unless `some`.
+    def _product(m: Module, fa: Value, fb: Value) -> Signal:
+        """Product of the significands, 32 bits, as if neither operand were 0.
 
         Each partial product takes two bits of b, and one of them uses three times a: a seventh smaller than Booth's
-        digits or single bits. The highest bit of b is always taken as one, because a is 0 where b is.
+        digits or single bits.
         """
-        a = comb(m, "once", Cat(fa, 1) & some.replicate(24), 26)
+        a = comb(m, "once", Cat(fa, 1), 26)
         thrice = comb(m, "thrice", a + (a << 1), 26)
         rows = []
         for i in range(3):

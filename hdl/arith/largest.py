@@ -23,6 +23,7 @@ def largest(
     n, width = len(values), len(values[0])
     top = [Signal(name=f"{name}_found{k}") for k in range(width)]
     bits = [Signal(n, name=f"{name}_bits{k}") for k in range(width)]
+    equal = leading
     for k in reversed(range(width)):
         one, found = bits[k], top[k].replicate(n)
         m.d.comb += one.eq(Cat(v[k] for v in values))

@@ -69,7 +69,7 @@ class Dpe(Unit):
     x : In(stream of `activation_layout`) : activations, the same
     c : In(stream of `command_layout`) : commands
     o : Out(stream of `result_layout`) : results
-    read : Out(1) : pulse for each command, in order: its words have been read for the last time
+    read : Out(1) : pulse for each command, in order: from the third cycle after it its words may be written
     overrun : Out(1) : pulse: an address has wrapped
     perf : Out(struct of 32-bit counters) : commands (`read`), results, chunks (steps of all trees), waits (cycles in
         which a chunk waits for room on `o`), overruns
@@ -181,7 +181,7 @@ class Dpe(Unit):
             ]
 
     def _activations(self, m: Module, step: "_Step") -> tuple[list[object], Signal, tuple[Signal, Signal]]:
-        """Reads exponents with the issue, and significands a cycle later.
+        """Reads exponents with the issue, and significands two cycles later.
 
         Both pass a register that drives all trees, so each is decoded once. Returns the memories, the issue a cycle
         later, and these registers.
@@ -191,13 +191,14 @@ class Dpe(Unit):
         m.submodules.significand_ram = significand_ram = Ram(8 * p.n_w, p.x_depth, protect=p.protect)
         numbers = _marked(m, self.x.payload.data, "x_data")
         issue1 = reg(m, "issue1", step.issue, reset_less=False)
-        x_word1 = reg(m, "x_word1", step.x_word, when=step.issue)
+        issue2 = reg(m, "issue2", issue1, reset_less=False)
+        x_word2 = reg(m, "x_word2", reg(m, "x_word1", step.x_word, when=step.issue), when=issue1)
         beyond = Cat(step.tile_end & (step.command.keep < i) for i in lanes)
         off = reg(m, "off", beyond, when=step.issue)  # lanes beyond the row
         m.d.comb += self.x.ready.eq(1)
         for memory, words, read, addr in (
             (exponent_ram, [v[7:15] for v in numbers], step.issue, step.x_word),
-            (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue1, x_word1),
+            (significand_ram, [Cat(v[:7], v[15]) for v in numbers], issue2, x_word2),
         ):
             m.d.comb += [
                 memory.w_en.eq(self.x.valid),
@@ -216,12 +217,13 @@ class Dpe(Unit):
                 shared_exponents.special.eq(Cat(v.all() for v in e) & ~off),
                 shared_exponents.off.eq(off),
             ]
-        with m.If(reg(m, "issue2", issue1, reset_less=False)):
+        special2 = reg(m, "special2", shared_exponents.special, when=issue2)
+        with m.If(reg(m, "issue3", issue2, reset_less=False)):
             m.d.sync += [
                 shared_significands.fraction.as_value().eq(Cat(v[:7] for v in s)),
                 shared_significands.sign.eq(Cat(v[7] for v in s)),
-                shared_significands.special.eq(shared_exponents.special),
-                shared_significands.nan.eq((shared_exponents.special & Cat(v[6] for v in s)).any()),
+                shared_significands.special.eq(special2),
+                shared_significands.nan.eq((special2 & Cat(v[6] for v in s)).any()),
             ]
         return [exponent_ram, significand_ram], issue1, (shared_exponents, shared_significands)
 

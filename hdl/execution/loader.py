@@ -77,8 +77,8 @@ class Loader(Unit):
         (cycles in which a beat is there and not taken)
 
     Latency: an instruction's first burst is offered 2 cycles after it is taken; a word is offered the cycle after its
-        last beat is taken, a word of packed weights 4 cycles later; a beat can be taken 2 cycles after its instruction.
-        Behind these the next instruction's words wait for these 4 cycles, too. Exact in
+        last beat is taken, a word of packed weights 5 cycles later; a beat can be taken 2 cycles after its instruction.
+        Behind these the next instruction's words wait for these 5 cycles, too. Exact in
         `sim.units.loader_time.LoaderTime`.
     Throughput: a beat a cycle, also across rows and instructions, while words are taken and `lxe.bursts` bursts, of at
         most `lxe.queue` instructions, cover the memory's latency: n beats each, (bursts - 1) * n - 1 cycles from `ar`
@@ -229,7 +229,6 @@ class Loader(Unit):
             at.to_x.eq(work.target == LoadTo.X),
             at.to_v.eq(work.target == LoadTo.VECTOR),
             at.last.eq(at.row_last & (at.rows == 0)),
-            at.addr.eq(at.base + at.word),
             at.outside.eq(work.bad | (at.to_w & (at.addr >= dpe.w_depth)) | (at.to_x & (at.addr >= dpe.x_depth))),
         ]
         if self.codes:
@@ -326,7 +325,7 @@ class Loader(Unit):
                 }
                 m.d.sync += [word[name].eq(value) for name, value in own.items()]
         with m.If((out.fills & at.whole) | (out.loads & work.skip) if self.parts else out.loads):
-            m.d.sync += at.word.eq(at.word + 1)
+            m.d.sync += [at.word.eq(at.word + 1), at.addr.eq(at.addr + 1)]
             self._next_row(m, at)
         if self.packs:
             self._next_of_pack(m, at, out)
@@ -344,12 +343,13 @@ class Loader(Unit):
     def _next_row(self, m: Module, at: "_Work") -> None:
         """Moves to the next row: to the next tree or, behind the last tree, to the next address."""
         lanes, work = self.p.dpe.n_w, at.work
+        step = Mux(at.to_x | (at.tree == lanes - 1), Mux(at.column, 1, work.step), 0)
+        base = comb(m, "row_base", at.base + step, len(at.base))
         with m.If(at.row_last):
             m.d.sync += [at.word.eq(0), at.rows.eq(at.rows - 1), at.tree.eq(at.tree + 1)]
+            m.d.sync += [at.base.eq(base), at.addr.eq(base)]
             with m.If(at.tree == lanes - 1):
                 m.d.sync += at.tree.eq(0)
-            with m.If(at.to_x | (at.tree == lanes - 1)):
-                m.d.sync += at.base.eq(at.base + Mux(at.column, 1, work.step))
 
     def _next_instruction(self, m: Module, queue: SyncFIFO, at: "_Work", out: "_Out") -> None:
         m.d.comb += queue.r_en.eq(~at.active | out.finish)
@@ -362,6 +362,7 @@ class Loader(Unit):
                 at.rows.eq(head.rows),
                 at.tree.eq(0),
                 at.base.eq(head.to),
+                at.addr.eq(head.to),
             ]
             if self.parts:
                 m.d.sync += at.first.eq(1)
@@ -537,7 +538,7 @@ class _Work:
             self.left = Signal(range(most))  # words of weights of the pack behind this one
             self.early = Signal()  # the beat needs no place
         self.tree = Signal(bits_for(p.dpe.n_w))
-        self.base = Signal(c["to"].width + 1)
+        self.base = Signal(c["to"].width + 1)  # of the row's first word
         self.addr = Signal(c["to"].width + 1)
         self.to_w = Signal()
         self.to_x = Signal()

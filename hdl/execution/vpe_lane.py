@@ -4,10 +4,9 @@ from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.arithmetic.vector import MINUS_ZERO, ONE, Source
+from openvrex.golden.arithmetic.vector import ONE, Source
 from openvrex.hdl.arith.elementwise_logic import Elementwise, HybridOp, Op, ScoreCode
 from openvrex.hdl.arith.fma import Fma
-from openvrex.hdl.arith.order import exceeds
 from openvrex.hdl.named import reg
 from openvrex.hdl.params import VpeParams
 
@@ -101,18 +100,24 @@ class Lane(wiring.Component):
         op_a = Cat(op_a[:31], op_a[31] ^ now.negate_a)
         op_c = Cat(op_c[:31], op_c[31] ^ now.negate_c)
 
-        # The larger or smaller of two numbers; never NaN if one is a number.
-        nan_a, nan_c, second = (Signal(name=name) for name in ("nan_a", "nan_c", "second"))
-        m.d.comb += [nan.eq(x[23:31].all() & x[:23].any()) for nan, x in ((nan_a, op_a), (nan_c, op_c))]
-        m.d.comb += second.eq(now.pick & (nan_a | (~nan_c & (exceeds(m, op_c, op_a, "larger") ^ now.least))))
         a, b, c = (Signal(n, name=f"taken_{name}", reset_less=True) for name, n in (("a", 32), ("b", 16), ("c", 32)))
+        pick, least = (Signal(name=f"taken_{name}", reset_less=True) for name in ("pick", "least"))
         with m.If(self.load.taken):
             m.d.sync += [
-                a.eq(Mux(second, op_c, op_a)),
+                a.eq(op_a),
                 b.eq(Mux(now.pick, ONE, op_b)),
-                c.eq(Mux(now.pick, MINUS_ZERO << 16, op_c)),
+                c.eq(op_c),
+                pick.eq(now.pick),
+                least.eq(now.least),
             ]
-        m.d.comb += [fma.op_a.eq(a), fma.op_b.eq(b), fma.op_c.eq(c), fma.load.eq(self.load.fma)]
+        m.d.comb += [
+            fma.op_a.eq(a),
+            fma.op_b.eq(b),
+            fma.op_c.eq(c),
+            fma.pick.eq(pick),
+            fma.least.eq(least),
+            fma.load.eq(self.load.fma),
+        ]
 
         rounded = Signal(16)
         m.d.comb += rounded.eq(fma.y[16:] + (fma.y[15] & (fma.y[:15].any() | fma.y[16])))

@@ -1,6 +1,7 @@
 """Row reductions of the VPE: maximum and sum of a row's words."""
 
-from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
@@ -9,31 +10,35 @@ from amaranth.lib.wiring import In, Out
 
 from openvrex.hdl.arith.carry_save import carry_save
 from openvrex.hdl.arith.fp32 import Normaliser
+from openvrex.hdl.arith.largest import largest
 from openvrex.hdl.arith.order import exceeds
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import VpeParams
 
+FOUR = 4  # numbers that are compared each with each
 GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
 FIELD = 31  # bits of a significand shifted to its block of eight exponents
 BLOCK_BITS = 5
 NAN = 0x7FC00000
 
 
-def tree(m: Module, values: list, name: str, exceeds: Callable) -> Signal:
-    """Largest of `values`, by comparisons in pairs: `exceeds(m, x, y, name)` tells whether x is larger than y."""
-    level = 0
-    while len(values) > 1:
-        best = []
-        for j in range(0, len(values) - 1, 2):
-            x, y = values[j], values[j + 1]
-            second = exceeds(m, y, x, f"{name}_{level}_second{j // 2}")
-            best.append(comb(m, f"{name}_{level}_{j // 2}", Mux(second, y, x)))
-        values, level = best + values[len(values) & ~1 :], level + 1
-    return values[0]
+def _largest(m: Module, values: list[Value], name: str, out: Value | None = None) -> Signal:
+    """The largest of a few FP32 numbers, without those of `out`: the NaN below all numbers if there is no other.
 
-
-def _above(m: Module, x: Value, y: Value, name: str) -> Value:
-    return x > y
+    It compares each with each at once, which is faster than a tree.
+    """
+    loses: list[list[Value]] = [[] for _ in values]
+    for j, y in enumerate(values):
+        for i, x in enumerate(values[:j]):
+            second = exceeds(m, y, x, f"{name}_{i}_{j}")
+            if out is not None:
+                second = comb(m, f"{name}_{i}_{j}_second", ~out[j] & (out[i] | second))
+            loses[i].append(second)
+            loses[j].append(~second)
+    best = [x & (~Cat(lost).any()).replicate(32) for x, lost in zip(values, loses, strict=True)]
+    if out is not None:
+        best.append(out.all().replicate(32))
+    return comb(m, name, reduce(or_, best))
 
 
 class RowMax(wiring.Component):
@@ -64,24 +69,22 @@ class RowMax(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        keys = []
-        for j in range(self.p.n_w):
-            x, key, out = self.word.word_select(j, 32), Signal(32, name=f"key{j}"), Signal(name=f"out{j}")
-            m.d.comb += out.eq(~self.live[j] | x[22:31].all())  # the only NaN is the quiet one
-            m.d.comb += key.eq(x | out.replicate(32))
-            keys.append(key)
         valid, first, last = (Signal(2, name=name) for name in ("valid_", "first_", "last_"))
         for s, new in ((valid, self.valid), (first, self.first), (last, self.last)):
             m.d.sync += s.eq(Cat(new, s[0]))
-        for stage, (size, there) in enumerate(((4, self.valid), (8, valid[0]))):
-            groups = [keys[j : j + size] for j in range(0, len(keys), size)]
-            tops = [tree(m, group, f"stage{stage}_{k}", exceeds) for k, group in enumerate(groups)]
-            keys = [reg(m, f"top{stage}_{k}", top, when=there) for k, top in enumerate(tops)]
+        words = [self.word.word_select(j, 32) for j in range(self.p.n_w)]
+        # The only NaN is the quiet one.
+        out = comb(m, "out", Cat(~live | x[22:31].all() for live, x in zip(self.live, words, strict=True)))
+        groups = [slice(j, j + FOUR) for j in range(0, len(words), FOUR)]
+        keys = [
+            reg(m, f"key{k}", _largest(m, words[g], f"four{k}", out[g]), when=self.valid) for k, g in enumerate(groups)
+        ]
+        groups = [slice(j, j + FOUR) for j in range(0, len(keys), FOUR)]
+        keys = [reg(m, f"best{k}", _largest(m, keys[g], f"group{k}"), when=valid[0]) for k, g in enumerate(groups)]
         row = Signal(32, reset_less=True)
-        before = Signal(32)
-        m.d.comb += before.eq(row | first[1].replicate(32))
+        before = comb(m, "before", row | first[1].replicate(32))
         with m.If(valid[1]):
-            m.d.sync += row.eq(tree(m, [*keys, before], "row", exceeds))
+            m.d.sync += row.eq(_largest(m, [*keys, before], "highest"))
         m.d.sync += self.done.eq(valid[1] & last[1])
         m.d.comb += self.y.eq(Mux(row[22:].all(), NAN, row))
         return m
@@ -90,8 +93,8 @@ class RowMax(wiring.Component):
 class RowSum(wiring.Component):
     """Sums a row of FP32 numbers without subnormals.
 
-    Cycle 0 finds the word's largest block of eight exponents and shifts numbers to their blocks. Cycle 1 aligns them to
-    the row's largest block so far, and compresses eight lanes at a time to two rows. Cycle 2 adds the rows. Cycle 3
+    Cycle 0 finds the row's largest block of eight exponents so far and shifts numbers to their blocks. Cycle 1 aligns
+    them to the largest block, and compresses eight lanes at a time to two rows. Cycle 2 adds the rows. Cycle 3
     adds the word to the row's sum, which it shifts as the largest block rises. One normalisation follows.
 
     Parameters
@@ -124,16 +127,21 @@ class RowSum(wiring.Component):
         m.d.comb += self.done.eq(valid[-1] & last[-1])
 
         numbers = self._shift_to_blocks(m)
-        block, rise2, rows, ones2, flags2 = self._align(m, numbers, valid[1], first[1])
+        rows, ones2 = self._align(m, numbers, valid[1])
+        rise2 = reg(m, "rise2", numbers.block - numbers.before1, BLOCK_BITS, when=valid[1])
+        flags2 = reg(m, "flags2", numbers.flags1, when=valid[1])
         total3 = self._add(m, rows, ones2, valid[2])
         rise3, flags3 = reg(m, "rise3", rise2, when=valid[2]), reg(m, "flags3", flags2, when=valid[2])
         row, flags = self._accumulate(m, total3, rise3, flags3, valid[3], first[3])
 
         # Cycles 4 to 6: rounded; a row's unit is 2^(8 block - 150).
         m.submodules.round = rounder = Normaliser(width, BLOCK_BITS, 8, -150)
+        scale = numbers.block
+        for k in range(1, 4):
+            scale = reg(m, f"block{k + 1}", scale, when=valid[k])
         m.d.comb += [
             rounder.x.eq(row),
-            rounder.scale.eq(reg(m, "block4", reg(m, "block3", block, when=valid[2]), when=valid[3])),
+            rounder.scale.eq(scale),
             rounder.nan.eq(flags[0] | (flags[1] & flags[2])),
             rounder.infinite.eq(flags[1] | flags[2]),
             rounder.minus.eq(flags[2]),
@@ -143,45 +151,44 @@ class RowSum(wiring.Component):
         return m
 
     def _shift_to_blocks(self, m: Module) -> "_Numbers":
-        """Cycle 0: shifts numbers to their blocks, and finds the word's largest block; a zero is in block 0.
+        """Cycle 0: shifts numbers to their blocks, and finds the row's largest block so far; a zero is in block 0.
 
         Specials may take part, because the flags override the result.
         """
         n = self.p.n_w
         lanes = [comb(m, f"lane{j}", self.word.word_select(j, 32) & self.live[j].replicate(32)) for j in range(n)]
-        top1 = reg(m, "top1", tree(m, [x[26:31] for x in lanes], "largest", _above), when=self.valid)
+        words = [self.word.word_select(j, 32) for j in range(n)]
+        block = Signal(BLOCK_BITS, reset_less=True)
+        before = comb(m, "before", block & (~self.first).replicate(BLOCK_BITS))
+        blocks = [*(x[26:31] for x in words), before]
+        highest, _, _ = largest(m, blocks, Cat(self.live, 1), Const(0, n + 1), "highest")
+        with m.If(self.valid):
+            m.d.sync += block.eq(highest)
         special = comb(m, "special", Cat(x[23:31].all() for x in lanes))
         sign = comb(m, "sign", Cat(x[31] for x in lanes))
         nan = (special & Cat(x[22] for x in lanes)).any()  # the only NaN is the quiet one
         flags1 = reg(m, "flags1", Cat(nan, (special & ~sign).any(), (special & sign).any()), when=self.valid)
-        blocks = [reg(m, f"block{j}", x[26:31], when=self.valid) for j, x in enumerate(lanes)]
+        blocks = [reg(m, f"own{j}", x[26:31], when=self.valid) for j, x in enumerate(lanes)]
         numbers = []
         for j, x in enumerate(lanes):
             some = comb(m, f"some{j}", x[23:31].any())
             number = Cat(x[:23], some) << x[23:26]  # a zero has no fraction
             numbers.append(reg(m, f"number{j}", number, FIELD, when=self.valid))
-        return _Numbers(numbers, blocks, top1, reg(m, "sign1", sign, when=self.valid), flags1)
+        before1, sign1 = reg(m, "before1", before, when=self.valid), reg(m, "sign1", sign, when=self.valid)
+        return _Numbers(numbers, blocks, block, before1, sign1, flags1)
 
-    def _align(
-        self, m: Module, x: "_Numbers", valid1: Signal, first1: Signal
-    ) -> tuple[Signal, Signal, list[Signal], Signal, Signal]:
+    def _align(self, m: Module, x: "_Numbers", valid1: Signal) -> tuple[list[Signal], Signal]:
         """Cycle 1: aligns numbers to the row's largest block so far, and compresses them to two rows.
 
         It inverts negative numbers: -t is ~t + 1, and its sign bit of weight -2^31 is that of a positive one less 2^31.
-        Returns the block, by how many it rose, the rows, the ones to add, and the flags.
+        Returns the rows, and the ones to add.
         """
         n, width = self.p.n_w, self.p.format.sum_bits
-        block = Signal(BLOCK_BITS, reset_less=True)
-        before = comb(m, "before", block & (~first1).replicate(BLOCK_BITS))
-        highest = comb(m, "highest", Mux(before > x.top1, before, x.top1))
-        with m.If(valid1):
-            m.d.sync += block.eq(highest)
-        rise2 = reg(m, "rise2", highest - before, BLOCK_BITS, when=valid1)
         rows, ones = [], []
         for g in range(0, n, GROUP):
             terms, signs = [], []
             for j in range(g, min(n, g + GROUP)):
-                down = comb(m, f"down{j}", highest - x.blocks[j], BLOCK_BITS)
+                down = comb(m, f"down{j}", x.block - x.blocks[j], BLOCK_BITS)
                 near = comb(m, f"near{j}", Mux(down[0], x.numbers[j] >> 8, x.numbers[j]))
                 far = ~down[2:].any()
                 aligned = comb(m, f"aligned{j}", Mux(down[1], near >> 16, near) & far.replicate(FIELD))
@@ -190,8 +197,7 @@ class RowSum(wiring.Component):
             pair, left = carry_save(m, terms, signs, width, f"group{g}")
             rows += [reg(m, f"row{g}_{k}", v, width, when=valid1) for k, v in enumerate(pair)]
             ones += left
-        ones2, flags2 = reg(m, "ones2", Cat(ones), when=valid1), reg(m, "flags2", x.flags1, when=valid1)
-        return block, rise2, rows, ones2, flags2
+        return rows, reg(m, "ones2", Cat(ones), when=valid1)
 
     def _add(self, m: Module, rows: list[Signal], ones2: Signal, valid2: Signal) -> Signal:
         """Cycle 2: adds the rows."""
@@ -221,7 +227,8 @@ class _Numbers(NamedTuple):
 
     numbers: list[Signal]  # shifted to their blocks
     blocks: list[Signal]
-    top1: Signal  # the largest block
+    block: Signal  # the row's largest so far
+    before1: Signal  # the same without this word, 0 for a row's first
     sign1: Signal
     flags1: Signal  # NaN, infinity, minus infinity
 

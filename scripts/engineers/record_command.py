@@ -39,8 +39,9 @@ VREX = "import sys; sys.argv[0] = 'vrex'; from openvrex.scripts.main import app;
 class Result:
     """A group of recorded figures.
 
-    runs : library and words after `vrex` of each command · units : units of `table3.UNITS` whose Verilog matters;
-    of a result without any, a test compares parts with today's code
+    runs : library and words after `vrex` of each command · units : units of `table3.UNITS` whose Verilog matters, with
+    the name of a preset other than `core`, as in "loader of edge8x"; of a result without any, a test compares parts
+    with today's code
     keep : makes the figures from pairs of library and report · tools : packages whose versions matter
     """
 
@@ -121,8 +122,9 @@ def typed(library: str, words: str) -> str:
 
 
 def digest(unit: str) -> str:
-    """The structure of a unit of `core` as it is today."""
-    made, _ = table3.design(unit, preset("core"), flow.BUILD)
+    """The structure of a unit as it is today: of `core`, or of the preset that its name ends in."""
+    name, _, where = unit.partition(" of ")
+    made, _ = table3.design(name, preset(where or "core"), flow.BUILD)
     return structure(made.verilog)
 
 
@@ -139,10 +141,11 @@ def _clock(reports: list[tuple[str, dict]]) -> dict:
     """
     out = {}
     for (_, report), (_, later) in zip(reports[::2], reports[1::2], strict=True):
+        where = "" if report["preset"] == "core" else f" of {report['preset']}"
         for name, unit in report["units"].items():
             paths, found = unit["timing"]["paths"], unit["with_memories"]["paths"]
             at_14 = later["units"][name]["with_memories"]["paths"]
-            out[name] = {
+            out[name + where] = {
                 "area": unit["total_area"],
                 "delay": paths[0]["delay"],
                 "start": paths[0]["start"],
@@ -291,7 +294,9 @@ ROWS = (1024, 16384)  # clusters
 LATENCY = 60  # cycles of memory
 CACHE = 20000  # tokens
 DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
-TIMED = "--effort speed --target 900"
+TIMED = "--effort speed --target 600"  # for 800 MHz at 14 nm with a quarter of a period's path for wires
+EXECUTION = ("dpe", "vpe", "loader", "storer", "sequencer")
+EXPANDS = "edge8x"  # its loader has the expander of weights; its other units of EXECUTION are those of `core`
 SCANNED = ("hcu", "cluster_set", "table_port")
 LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
@@ -372,8 +377,12 @@ FLEET = (
 TEXT = "papers stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.recent_blocks=16 -o build/text"
 MEASURED = {
     "clock": Result(
-        tuple(("ASAP7", f"size timing {u} {TIMED}{node}") for u in ("dre", "dpe") for node in ("", " --node 14")),
-        (*DRE, "dpe"),
+        tuple(
+            ("ASAP7", f"size timing {unit} {TIMED}{node}")
+            for unit in ("dre", *EXECUTION, f"loader --preset {EXPANDS}")
+            for node in ("", " --node 14")
+        ),
+        (*DRE, *EXECUTION, f"loader of {EXPANDS}"),
         _clock,
     ),
     "macros": Result((("embedded", "size macros"),), (), _first, ()),

@@ -219,3 +219,12 @@ def test_a_table_without_a_holder_is_seen():
     assert not tables_of_figures("# A\n\n| a | b |\n| --- | --- |\n| x | 1 |\n| y | 2 |\n| z | 3 |\n")
     held = "# A\n\n<!-- vrex dev record: fleet -->\n| a | b |\n| --- | --- |\n| x | 123 |\n| y | 456 |\n| z | 789 |\n"
     assert not tables_of_figures(f"{held}<!-- end -->\n")
+
+
+def test_clocks_of_another_preset_have_its_name():
+    """Each command stands twice, as in the record: with memories of the library's node, and of 14 nm."""
+    runs = tuple(("embedded", f"size timing storer --preset tiny{node}") for node in ("", " --node 14"))
+    kept = record_command.measure(record_command.Result(runs, ("storer of tiny",), record_command._clock))
+    assert set(kept["figures"]) == set(kept["verilog"]) == {"storer of tiny"}
+    assert kept["figures"]["storer of tiny"]["at_14"] > kept["figures"]["storer of tiny"]["with_access"] > 0
+    assert kept["verilog"]["storer of tiny"] != record_command.digest("storer")

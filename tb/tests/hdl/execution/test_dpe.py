@@ -166,9 +166,8 @@ def test_coverage(record_property):
 
 
 MUTANTS = {
-    "$or 1.65d679ac: A[0] const0": 'of "one below", what is left is what the high bits know',
-    "$or 1.9188357a: A[0] const0": "the same of the high bits",
-    "$mux 1.53854618: S[0] const0": "the second bit of a pair, as if the first were 0",
+    "$or 1.9188357a: A[0] const0": 'of "one below", what is left is what the highest bits know',
+    "$mux 1.dbcc4d05: S[0] const0": "the second bit of a pair, as if the first were 0",
     "$or 2.a80c2326: A[0] const0": 'of "lost unless near", what is left is "one below and not near"',
     "$and 1.4c644a49: B[0] const1": "a lower exponent stays the highest",
     "$or 1.47858f90: A[0] const0": "a NaN of the significands is lost",

@@ -255,9 +255,9 @@ MUTANTS = {
     "$and 1.9d174000: Y[0] const0": "words are overwritten before they are stored",
     "$or 1.2ff54ee8: Y[0] const1": "a stored word takes the place of one that waits",
     "$or 1.f75fe7d0: Y[1] const0": "a STORE reads bank B while it is being read",
-    "$and 1.eb955dff: Y[0] const0": "it picks the first of two",
+    "$or 1.248aac0c: Y[0] const0": "it picks the first of two",
     "$or 1.f60ce664: Y[0] const0": "a NaN in a sum is lost",
-    "$mux 1.8d8384d6: Y[0] const0": "the highest exponent of a sum is even",
+    "$reduce_or 1.c238774a: Y[0] const0": "the highest exponent of a sum is even",
 }
 
 
