@@ -23,11 +23,12 @@ class Lanes:
         self.bound = Signal(p.distance_bits)  # distance below which a cluster improves on the best
         self.last_chunk = Signal()
         self.alive = Signal(p.n_h)  # clusters that can still come below `bound`
+        self.wins = Signal(p.n_h)  # clusters below `bound` so far
+        self.equals = Signal(p.n_h)  # clusters at distance 0
         self.distance = [Signal(p.distance_bits, name=f"distance{lane}") for lane in range(p.n_h)]
         self.improved = Signal()  # the group has the nearest cluster so far
         self.best = Signal(p.distance_bits, name="new_best")  # its distance, or the bound
         self.cluster = Signal(p.cluster_bits, name="new_cluster")
-        self.near = Signal()  # the nearest cluster so far is below th_hd
         self.last_group = Signal()
         self.leave = Signal()  # no cluster of this group can improve any more
         self.done = Signal()  # the visit ends
@@ -59,15 +60,16 @@ class Lanes:
         ]
         for lane in range(p.n_h):
             part = comb(m, f"part{lane}", data.View(self.layout, self.word)[lane])
-            ones = popcount(m, part[: p.n_w] ^ self.key, f"ones{lane}")
-            d = self.distance[lane]
-            reach = Signal(p.distance_bits + 1, name=f"reach{lane}")
-            exists = Signal(name=f"exists{lane}")
+            differ = comb(m, f"differ{lane}", part[: p.n_w] ^ self.key)
+            ones = popcount(m, differ, f"ones{lane}")
+            before = comb(m, f"before{lane}", Mux(scan.chunk == 0, 0, scan.partial[lane]))
+            exists = comb(m, f"exists{lane}", scan.cluster(lane) < work.used)
+            room = _signed(m, f"room{lane}", self.bound - before)
             m.d.comb += [
-                d.eq(ones + Mux(scan.chunk == 0, 0, scan.partial[lane])),
-                exists.eq(scan.cluster(lane) < work.used),
-                reach.eq(d + self._more(m, part[p.n_w :], lane)),
-                self.alive[lane].eq(exists & (reach < self.bound)),
+                self.distance[lane].eq(ones + before),
+                self.wins[lane].eq(exists & (ones < room)),
+                self.alive[lane].eq(exists & self._below(m, ones, room, part[p.n_w :], lane)),
+                self.equals[lane].eq(exists & self.last_chunk & (differ == 0) & (before == 0)),
             ]
 
     def judge(self, m: Module, work: Work, scan: Scan, th_hd: Value) -> None:
@@ -77,10 +79,12 @@ class Lanes:
         m.d.comb += [
             self.improved.eq(self.last_chunk & near_ok),
             self.best.eq(Mux(self.improved, near, self.bound)),
-            self.near.eq(Mux(self.improved, near < th_hd, self.bound < th_hd)),
             self.leave.eq(self.last_chunk | ((self.alive == 0) if p.early_abandon else 0)),
-            self.done.eq(work.nothing | (self.leave & self.last_group)),
+            self.done.eq(self.leave & self.last_group),
         ]
+        if p.early_abandon:  # a key at distance 0 joins, unless th_hd is 0
+            with m.If((self.equals.any() | (self.bound == 0)) & (th_hd != 0)):
+                m.d.comb += self.done.eq(1)
         with m.If(self.improved):
             m.d.comb += self.cluster.eq(scan.cluster(near_lane))
         with m.Else():
@@ -89,21 +93,23 @@ class Lanes:
             m.d.comb += self.last_group.eq(scan.cluster(0) + p.n_h >= work.used)
         with m.Else():
             m.d.comb += self.last_group.eq((scan.group & last) == last)
-        if p.early_abandon:  # a key at distance 0 joins, unless th_hd is 0
-            with m.If(Mux(self.improved, near == 0, self.bound == 0) & (th_hd != 0)):
-                m.d.comb += self.done.eq(1)
 
-    def _more(self, m: Module, cluster_rest: Value, lane: int) -> Value:
-        """The least number of differing bits still to come: the difference of the population counts."""
+    def _below(self, m: Module, ones: Value, room: Value, cluster_rest: Value, lane: int) -> Value:
+        """Whether `ones` and the least that the bits behind this chunk must add to it stay below `room`.
+
+        That least is the difference of the population counts, one way or the other. `ones` comes late, so the counts
+        are taken from `room` meanwhile.
+        """
         if not len(cluster_rest):
-            return Const(0)
+            return ones < room
         rest = comb(m, f"cluster_rest{lane}", cluster_rest)
-        difference = Mux(rest > self.key_rest, rest - self.key_rest, self.key_rest - rest)
-        return comb(m, f"more{lane}", difference, len(rest))
+        fewer = _signed(m, f"room_fewer{lane}", room + self.key_rest - rest)
+        more = _signed(m, f"room_more{lane}", room - self.key_rest + rest)
+        return (ones < fewer) & (ones < more)
 
     def _nearest(self, m: Module) -> tuple[Value, Value, Value]:
-        """Least distance of the lanes alive, its lane (lowest on ties) and whether a lane is alive: a binary tree."""
-        nodes = [(d, i, self.alive[i]) for i, d in enumerate(self.distance)]
+        """Least distance below the best, its lane (lowest on ties) and whether there is one: a binary tree."""
+        nodes = [(d, i, self.wins[i]) for i, d in enumerate(self.distance)]
         level = 0
         while len(nodes) > 1:
             pairs, rest = [], nodes[len(nodes) & ~1 :]
@@ -140,6 +146,11 @@ def rests_of(m: Module, p: HcuParams, bits: Value, name: str) -> list[Value]:
         popcount(m, bits[(c + 1) * p.n_w :], f"{name}_ones{c}") if rest else Const(0, 0)
         for c, rest in enumerate(_rest_bits(p))
     ]
+
+
+def _signed(m: Module, name: str, value: Value) -> Signal:
+    """A difference as a named signal."""
+    return comb(m, name, value, value.shape())
 
 
 def _rest_bits(p: HcuParams) -> list[int]:
