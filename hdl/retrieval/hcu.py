@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.memory import Ram, collect_errors
-from openvrex.hdl.named import comb, reg
+from openvrex.hdl.named import comb
 from openvrex.hdl.params import HcuParams, bits_for
 from openvrex.hdl.retrieval.hcu_lanes import Lanes, cluster_bits, cluster_word, rests_of
 from openvrex.hdl.retrieval.hcu_state import (
@@ -47,7 +47,8 @@ class Hcu(Unit):
     of the tiles' memory, which the unit reads once. With early_abandon the visit leaves a group as soon as none of its
     clusters can come below the best distance so far (or Th_hd), and it ends at distance 0. The difference of two
     population counts is the least that the remaining bits must add to a distance. The tiles keep these counts beside a
-    cluster's hash bits.
+    cluster's hash bits. A visit ends in the cycle behind its last comparison, which decides only whether the next group
+    is read: the way from the tiles' memory back to it is the longest.
 
     On chip are 2 * tile clusters, `frame` keys, and the nearest cluster of each. At the `core` preset that is 4,736 +
     1,664 + 512 = 6,912 bits, for any number of contexts of up to 1,024 clusters.

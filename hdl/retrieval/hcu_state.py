@@ -137,7 +137,7 @@ class Scan:
         self.resolves = Signal()  # in the last tile: at its end the key joins or opens a cluster
         self.final = Signal(name="scan_final")  # final key of the batch
         self.first = Signal(name="scan_first")  # nothing has been compared in this visit, and `best` is another key's
-        self.over = Signal()  # nothing remains to be compared in this visit
+        self.over = Signal(name="visit_over")  # nothing remains to be compared in this visit
         self.here = Signal()  # the memory's output is the group
         self.group = Signal(bits_for(-(-p.clusters // p.n_h)), name="scan_group")
         self.chunk = Signal(bits_for(p.chunks), name="scan_chunk")
