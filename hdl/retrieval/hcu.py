@@ -131,13 +131,13 @@ class Hcu(Unit):
         lanes.select(m, tiles, scan)
         lanes.compare(m, work, scan, self.th_hd)
         lanes.judge(m, work, scan, self.th_hd)
-        self._end_visit(m, work, scan, end)
+        self._end_visit(m, work, scan, lanes, end)
         self._next_group(m, work, head, scan, lanes, end, step)
         self._tiles_port(m, tiles, work, scan, end, step)
         self._load(m, work, head, scan, lanes, end)
         self._advance(m, work, head, scan, lanes, end, step)
-        self._keep_nearest(m, nearest, head, scan, end)
-        self._output(m, work, scan, end)
+        self._keep_nearest(m, nearest, head, scan, lanes, end)
+        self._output(m, work, scan, lanes, end)
         self._put(m, work, scan, end)
         self._count_events(m, work, end)
         return m
@@ -275,7 +275,7 @@ class Hcu(Unit):
             with m.If(head.load):
                 m.d.sync += kept.eq(counted)
 
-    def _end_visit(self, m: Module, work: Work, scan: Scan, end: End) -> None:
+    def _end_visit(self, m: Module, work: Work, scan: Scan, lanes: Lanes, end: End) -> None:
         """Ends a visit, in the cycle behind its last comparison. In the last tile it resolves the key, when the output
         register is free.
         """
@@ -286,7 +286,7 @@ class Hcu(Unit):
             end.out_free.eq(~end.out_valid | (self.o.ready & ~end.puts_level)),
             end.compares.eq(scan.valid & scan.here & ~scan.over & ~work.nothing),
             end.finish.eq(scan.valid & (scan.over | work.nothing) & (~scan.resolves | end.out_free)),
-            end.near.eq((scan.best < self.th_hd) & ~work.nothing),
+            end.near.eq((lanes.best < self.th_hd) & ~work.nothing),
             end.resolves.eq(end.finish & scan.resolves),
             end.opens.eq(end.resolves & is_key(self.p, work.op) & ~work.full & ~end.near),
             end.joins.eq(end.resolves & is_key(self.p, work.op) & (end.near | work.full)),
@@ -360,24 +360,25 @@ class Hcu(Unit):
     def _advance(self, m: Module, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End, step: Step) -> None:
         """Keeps the result of this comparison, and goes on to the next."""
         with m.If(end.compares):
-            m.d.sync += [scan.best.eq(lanes.best), scan.best_cluster.eq(lanes.cluster)]
+            m.d.sync += [scan.best.eq(lanes.bound), scan.best_cluster.eq(lanes.bound_cluster)]
+            m.d.sync += [scan.won.eq(lanes.wins), scan.compared.eq(scan.group)]
             m.d.sync += [part.eq(d) for part, d in zip(scan.partial, lanes.distance, strict=True)]
         with m.If(head.load | end.compares):
             m.d.sync += scan.chunk.eq(Mux(head.load | lanes.leave, 0, scan.chunk + 1))
         with m.If(step.wants):
             m.d.sync += [scan.group.eq(step.group), scan.here.eq(step.there)]
 
-    def _keep_nearest(self, m: Module, nearest: Ram, head: Head, scan: Scan, end: End) -> None:
+    def _keep_nearest(self, m: Module, nearest: Ram, head: Head, scan: Scan, lanes: Lanes, end: End) -> None:
         """Keeps a key's nearest cluster until its visit to the next tile."""
         m.d.comb += [
             nearest.w_en.eq(end.finish & ~scan.resolves),
             nearest.w_addr.eq(scan.position),
-            nearest.w_data.eq(Cat(scan.best, scan.best_cluster)),
+            nearest.w_data.eq(Cat(lanes.best, lanes.cluster)),
             nearest.r_en.eq(head.load & (head.tile != 0)),
             nearest.r_addr.eq(head.position),
         ]
 
-    def _output(self, m: Module, work: Work, scan: Scan, end: End) -> None:
+    def _output(self, m: Module, work: Work, scan: Scan, lanes: Lanes, end: End) -> None:
         """Registers the result of a resolved key, and offers it when its puts were taken."""
         out = end.out
         with m.If(end.resolves):
@@ -385,7 +386,7 @@ class Hcu(Unit):
                 out.op.eq(Mux(work.newest, JOIN, work.op) if self.p.newest else work.op),
                 out.ctx.eq(work.ctx),
                 out.token.eq(scan.key.token),
-                out.cluster.eq(Mux(end.joins, scan.best_cluster, work.used)),
+                out.cluster.eq(Mux(end.joins, lanes.cluster, work.used)),
                 out.clusters.eq(Mux(end.opens, work.used_next, work.used)),
                 out.is_new.eq(end.opens),
                 out.full_join.eq(end.far),

@@ -141,9 +141,11 @@ class Scan:
         self.here = Signal()  # the memory's output is the group
         self.group = Signal(bits_for(-(-p.clusters // p.n_h)), name="scan_group")
         self.chunk = Signal(bits_for(p.chunks), name="scan_chunk")
-        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the chunks before
+        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the last comparison
+        self.won = Signal(p.n_h)  # clusters of the last comparison that are nearer than `best`
+        self.compared = Signal.like(self.group, name="compared")  # its group
         self.stored = data.View(nearest_layout(p), nearest.r_data)  # nearest cluster of the tiles before
-        self.best = Signal(p.distance_bits)  # least distance of the groups before, or the limit if none came below it
+        self.best = Signal(p.distance_bits)  # least distance before it, or the limit if none came below that
         self.best_cluster = Signal(p.cluster_bits)
 
     def cluster(self, lane: int | Value) -> Value:

@@ -93,11 +93,12 @@ MUTANTS = {  # by size
         "$eq 0.1858fc0e: B[0] const1": "a table is never full",
         "$gt 1.6e0ad928: B[0] const1": "a table that fills up with the last key of a batch",
         "$or 1.a03fbdf4: Y[0] const1": "a group is left after its first chunk",
+        "$mux 1.d345eca9: S[0] const0": "the last comparison is forgotten",
         "$or 1.0ae58569: A[0] const1": "a visit ends without a comparison",
         "$or 1.5c2aa391: Y[0] const1": "a result takes the place of one that waits",
         "$and 1.a97a3259: B[0] const1": "a result before its writes",
         "$and 1.3ddca527: Y[0] const0": "a cluster of an earlier tile is forgotten",
-        "$mux 1.8dda1577: S[0] const1": "the best of this visit is forgotten",
+        "$mux 1.883d61e9: S[0] const1": "the best of this visit is forgotten",
         "$ne 1.2f2899ae: Y[0] const1": "a key alone reads what is being written",
         "$gt 1.19a0768a: Y[0] const1": "the first group is not there yet",
         "$gt 1.6ea411e4: Y[0] const1": "a group is not there yet",
@@ -113,7 +114,7 @@ MUTANTS = {  # by size
         "$and 1.7e2bfd13: B[0] const1": "items come in the next batch",
         "$and 1.3fefe919: B[0] const1": "a batch ends before the number of clusters is taken",
     },
-    "one-tile": {"$lt 3.b3d73927: B[0] const1": "the higher lane of a tie"},
+    "one-tile": {"$lt 3.fe2e776d: B[0] const1": "the higher lane of a tie"},
     "ragged": {"$mux 1.d87c0d54: S[0] const0": "positions beyond the memory"},
 }
 
