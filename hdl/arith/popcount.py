@@ -1,20 +1,31 @@
 """Population count."""
 
-from amaranth import Module, Signal, ValueLike
+from amaranth import Cat, Module, Signal, Value, ValueLike
 
 
 def popcount(m: Module, bits: ValueLike, name: str) -> Signal:
-    """The number of ones in `bits`, as a named signal of ceil(log2(n + 1)) bits: a balanced tree of adders."""
+    """The number of ones in `bits`, as a named signal of ceil(log2(n + 1)) bits.
+
+    Full adders take three bits of a weight at a time, those that are known first. So no carry ripples before the end,
+    and the low bits of the count come first.
+    """
     source = Signal(len(bits), name=f"{name}_bits")
     m.d.comb += source.eq(bits)
-    nodes, level = list(source), 0
-    while len(nodes) > 1:
-        sums = []
-        for j in range(0, len(nodes) - 1, 2):
-            s = Signal(max(len(nodes[j]), len(nodes[j + 1])) + 1, name=f"{name}_{level}_{j // 2}")
-            m.d.comb += s.eq(nodes[j] + nodes[j + 1])
-            sums.append(s)
-        nodes, level = sums + nodes[len(nodes) & ~1 :], level + 1
     total = Signal(len(source).bit_length(), name=name)
-    m.d.comb += total.eq(nodes[0])
+    column, sums, adders = list(source), list[Value](), 0
+    while column:
+        carries = []
+        while len(column) > 1:
+            added = Signal(2, name=f"{name}_{adders}")
+            m.d.comb += added.eq(_add(*column[:3]))
+            column, carries, adders = [*column[3:], added[0]], [*carries, added[1]], adders + 1
+        sums += column
+        column = carries
+    m.d.comb += total.eq(Cat(sums))
     return total
+
+
+def _add(a: Value, b: Value, c: Value | None = None) -> Value:
+    """Sum and carry of two or three bits."""
+    half = a ^ b
+    return Cat(half, a & b) if c is None else Cat(half ^ c, (a & b) | (half & c))

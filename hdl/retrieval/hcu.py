@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.memory import Ram, collect_errors
-from openvrex.hdl.named import comb, reg
+from openvrex.hdl.named import comb
 from openvrex.hdl.params import HcuParams, bits_for
 from openvrex.hdl.retrieval.hcu_lanes import Lanes, cluster_bits, cluster_word, rests_of
 from openvrex.hdl.retrieval.hcu_state import (
@@ -47,7 +47,8 @@ class Hcu(Unit):
     of the tiles' memory, which the unit reads once. With early_abandon the visit leaves a group as soon as none of its
     clusters can come below the best distance so far (or Th_hd), and it ends at distance 0. The difference of two
     population counts is the least that the remaining bits must add to a distance. The tiles keep these counts beside a
-    cluster's hash bits.
+    cluster's hash bits. A visit ends in the cycle behind its last comparison, which decides only whether the next group
+    is read: the way from the tiles' memory back to it is the longest.
 
     On chip are 2 * tile clusters, `frame` keys, and the nearest cluster of each. At the `core` preset that is 4,736 +
     1,664 + 512 = 6,912 bits, for any number of contexts of up to 1,024 clusters.
@@ -75,11 +76,12 @@ class Hcu(Unit):
     m : Out(`table_client`) : reads LEVEL and HASH; writes HASH and LEVEL of a new cluster, LEVEL of a CLEAR
     perf : Out(struct of 32-bit counters) : tokens, opened, full_joins, compares (cycles in which accumulators worked)
 
-    Latency: 2 * memory + n_h + 3 + compares cycles from acceptance of a key that is a batch of its own to its result,
-    2 more if it opens a cluster, and memory + 7 in an empty table. `memory` is the latency of a read of the port. At
-    the `core` preset with a memory of 60 cycles, a key with 1,100 compares takes 1,224 cycles.
+    Latency: 2 * memory + n_h + 3 + compares + tiles cycles from acceptance of a key that is a batch of its own to its
+    result, 2 more if it opens a cluster, and memory + 7 in an empty table. `memory` is the latency of a read of the
+    port, `tiles` the number of tiles of the table. At the `core` preset with a memory of 60 cycles, a key with 1,100
+    compares in 1,000 clusters takes 1,240 cycles.
     Throughput: a batch takes the sum of its visits, a cycle for each new cluster, and 2 * memory + n_h + 3 cycles in
-    which it waits for LEVEL and the first group. A visit takes max(1, compares) cycles. All visits of a key make
+    which it waits for LEVEL and the first group. A visit takes 1 + compares cycles. All visits of a key make
     ceil(clusters / n_h) * n_hp / n_w compares at most (exactly, without early_abandon). The port must give a cluster a
     cycle. A visit starts with the first group that is there, so that a key alone in its batch has no other waits, if
     its visits to a tile take `memory` cycles or more.
@@ -105,8 +107,8 @@ class Hcu(Unit):
     def timing(p: HcuParams) -> dict[str, str]:
         """Formulas for the manifest."""
         return {
-            "latency": f"2 * memory + {p.n_h + 3} + compares",
-            "interval": "max(1, compares) for each tile + (1 if it opened a cluster else 0)",
+            "latency": f"2 * memory + {p.n_h + 3} + compares + tiles",
+            "interval": "1 + compares for each tile + (1 if it opened a cluster else 0)",
             "compares_max": f"ceil(clusters / {p.n_h}) * {p.chunks}",
         }
 
@@ -124,7 +126,7 @@ class Hcu(Unit):
         self._phases(m, batch, work, head, scan, end)
         self._count_items(m, work)
         self._ask(m, batch, work, scan)
-        self._walk(m, keys, batch, work, head, scan, lanes, end)
+        self._walk(m, keys, batch, work, head, scan, end)
         self._count_ones(m, head, scan)
         lanes.select(m, tiles, scan)
         lanes.compare(m, work, scan, self.th_hd)
@@ -132,7 +134,7 @@ class Hcu(Unit):
         self._end_visit(m, work, scan, lanes, end)
         self._next_group(m, work, head, scan, lanes, end, step)
         self._tiles_port(m, tiles, work, scan, end, step)
-        self._load(m, work, head, scan, end)
+        self._load(m, work, head, scan, lanes, end)
         self._advance(m, work, head, scan, lanes, end, step)
         self._keep_nearest(m, nearest, head, scan, lanes, end)
         self._output(m, work, scan, lanes, end)
@@ -161,8 +163,7 @@ class Hcu(Unit):
             keys.w_addr.eq(batch.write),
             keys.w_data.eq(Cat(i.token, i.hash)),
         ]
-        freed = reg(m, "freed", end.resolves, reset_less=False)  # a cycle late: the path to it is the longest
-        m.d.sync += batch.held.eq(batch.held + accept - freed)
+        m.d.sync += batch.held.eq(batch.held + accept - end.resolves)
         with m.If(accept):
             m.d.sync += [
                 batch.some.eq(1),
@@ -244,9 +245,7 @@ class Hcu(Unit):
         with m.If(work.level_comes):
             m.d.sync += scan.tile.eq(work.first_tile)
 
-    def _walk(
-        self, m: Module, keys: Ram, batch: Batch, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End
-    ) -> None:
+    def _walk(self, m: Module, keys: Ram, batch: Batch, work: Work, head: Head, scan: Scan, end: End) -> None:
         """Reads the key of the next visit ahead: all keys in the first tile, then all keys in the next one."""
         idle = Signal()
         follows = comb(m, "follows", self._after(head.position), len(head.position))
@@ -255,7 +254,7 @@ class Hcu(Unit):
             head.in_last.eq(head.tile == work.last_tile),
             # While the unit writes a new cluster, the visit's key stays in its register.
             idle.eq(~scan.valid & (~end.puts_hash | self.m.put.ready)),
-            head.load.eq(head.valid & (idle | (end.finish & (lanes.near | ~end.may_open)))),
+            head.load.eq(head.valid & (idle | (end.finish & ~end.opens))),
             keys.r_en.eq(batch.starts | head.load),
             keys.r_addr.eq(Mux(batch.starts, batch.first, Mux(head.final, work.first, follows))),
         ]
@@ -277,43 +276,43 @@ class Hcu(Unit):
                 m.d.sync += kept.eq(counted)
 
     def _end_visit(self, m: Module, work: Work, scan: Scan, lanes: Lanes, end: End) -> None:
-        """Ends a visit. In the last tile it resolves the key, when the output register is free."""
+        """Ends a visit, in the cycle behind its last comparison. In the last tile it resolves the key, when the output
+        register is free.
+        """
         m.d.comb += [
             work.nothing.eq((work.used == 0) | orders(self.p, work.op)),
             work.full.eq(work.used == self.p.clusters),
+            work.used_next.eq(work.used + 1),
             end.out_free.eq(~end.out_valid | (self.o.ready & ~end.puts_level)),
-            end.compares.eq(scan.valid & (scan.here | work.nothing)),
-            end.may_finish.eq(end.compares & (~scan.resolves | end.out_free)),
-            end.go.eq(end.compares & ~(lanes.done & ~end.may_finish)),
-            end.finish.eq(lanes.done & end.may_finish),
+            end.compares.eq(scan.valid & scan.here & ~scan.over & ~work.nothing),
+            end.finish.eq(scan.valid & (scan.over | work.nothing) & (~scan.resolves | end.out_free)),
+            end.near.eq((lanes.best < self.th_hd) & ~work.nothing),
             end.resolves.eq(end.finish & scan.resolves),
-            end.may_open.eq(scan.resolves & is_key(self.p, work.op) & ~work.full),
-            end.opens.eq(end.finish & end.may_open & ~lanes.near),
-            end.joins.eq(end.resolves & is_key(self.p, work.op) & (lanes.near | work.full)),
-            end.far.eq(end.joins & ~lanes.near),
+            end.opens.eq(end.resolves & is_key(self.p, work.op) & ~work.full & ~end.near),
+            end.joins.eq(end.resolves & is_key(self.p, work.op) & (end.near | work.full)),
+            end.far.eq(end.joins & ~end.near),
         ]
         with m.If(end.opens):
-            m.d.sync += work.used.eq(work.used + 1)
+            m.d.sync += work.used.eq(work.used_next)
 
     def _next_group(self, m: Module, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End, step: Step) -> None:
-        """Chooses the group and chunk of the next comparison.
+        """Chooses the group of the next comparison.
 
-        The unit reads the first group of the next visit during the last comparison of this one, unless it writes a new
-        cluster.
+        The unit reads the first group of the next visit when this one ends, unless it writes a new cluster.
         """
         full_groups = comb(m, "full_groups", work.arrived >> scan.log_h)
         first = comb(m, "first_group", head.tile << exact_log2(self.p.tile // self.p.n_h), len(scan.group))
-        with m.If(head.load):
+        goes_on = comb(m, "goes_on", scan.group + 1, len(scan.group))
+        # A comparison decides late whether the unit reads a group, and does not choose which.
+        with m.If(end.compares):
+            m.d.comb += [step.group.eq(goes_on), step.wants.eq(lanes.leave & ~lanes.done)]
+            m.d.comb += step.there.eq(work.all_here | (full_groups != goes_on))
+        with m.Elif(head.load):
             m.d.comb += [step.group.eq(first), step.wants.eq(1)]
             m.d.comb += step.there.eq(work.all_here | (full_groups > first))
-        with m.Elif(~scan.here):  # the group has not arrived yet
-            m.d.comb += [step.group.eq(scan.group), step.wants.eq(scan.valid)]
+        with m.Else():  # the group has not arrived yet
+            m.d.comb += [step.group.eq(scan.group), step.wants.eq(scan.valid & ~scan.here)]
             m.d.comb += step.there.eq(work.all_here | (full_groups > scan.group))
-        with m.Elif(lanes.leave):
-            m.d.comb += [step.group.eq(scan.group + 1), step.wants.eq(end.go & ~end.finish)]
-            m.d.comb += step.there.eq(work.all_here | (full_groups != scan.group + 1))
-        with m.Else():
-            m.d.comb += [step.group.eq(scan.group), step.chunk.eq(scan.chunk + 1)]
 
     def _tiles_port(self, m: Module, tiles: Ram, work: Work, scan: Scan, end: End, step: Step) -> None:
         """Reads the next group. Writes an item that comes, or the cluster that the key opens: never both at once."""
@@ -338,7 +337,7 @@ class Hcu(Unit):
             tiles.w_data.eq(new.replicate(p.n_h)),
         ]
 
-    def _load(self, m: Module, work: Work, head: Head, scan: Scan, end: End) -> None:
+    def _load(self, m: Module, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End) -> None:
         """Makes the next visit the one in work. A key alone in its batch keeps its best in the registers."""
         fresh = (head.tile == 0) | work.newest if self.p.newest else head.tile == 0
         with m.If(head.load):
@@ -350,22 +349,24 @@ class Hcu(Unit):
                 scan.fresh.eq(fresh),
                 scan.resolves.eq(head.in_last),
                 scan.final.eq(head.final),
+                scan.over.eq(0),
                 scan.first.eq(fresh | (head.position != scan.position)),
             ]
         with m.Elif(end.finish):
             m.d.sync += scan.valid.eq(0)
-        with m.Elif(end.go):
-            m.d.sync += scan.first.eq(0)
+        with m.Elif(end.compares):
+            m.d.sync += [scan.first.eq(0), scan.over.eq(lanes.done)]
 
     def _advance(self, m: Module, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End, step: Step) -> None:
         """Keeps the result of this comparison, and goes on to the next."""
-        with m.If(end.go):
-            m.d.sync += [scan.best.eq(lanes.best), scan.best_cluster.eq(lanes.cluster)]
+        with m.If(end.compares):
+            m.d.sync += [scan.best.eq(lanes.bound), scan.best_cluster.eq(lanes.bound_cluster)]
+            m.d.sync += [scan.won.eq(lanes.wins), scan.compared.eq(scan.group)]
             m.d.sync += [part.eq(d) for part, d in zip(scan.partial, lanes.distance, strict=True)]
-        with m.If(head.load | end.go):
-            m.d.sync += [scan.group.eq(step.group), scan.chunk.eq(step.chunk)]
+        with m.If(head.load | end.compares):
+            m.d.sync += scan.chunk.eq(Mux(head.load | lanes.leave, 0, scan.chunk + 1))
         with m.If(step.wants):
-            m.d.sync += scan.here.eq(step.there)
+            m.d.sync += [scan.group.eq(step.group), scan.here.eq(step.there)]
 
     def _keep_nearest(self, m: Module, nearest: Ram, head: Head, scan: Scan, lanes: Lanes, end: End) -> None:
         """Keeps a key's nearest cluster until its visit to the next tile."""
@@ -386,7 +387,7 @@ class Hcu(Unit):
                 out.ctx.eq(work.ctx),
                 out.token.eq(scan.key.token),
                 out.cluster.eq(Mux(end.joins, lanes.cluster, work.used)),
-                out.clusters.eq(work.used + end.opens),
+                out.clusters.eq(Mux(end.opens, work.used_next, work.used)),
                 out.is_new.eq(end.opens),
                 out.full_join.eq(end.far),
                 out.last.eq(work.last & scan.final),
@@ -419,5 +420,5 @@ class Hcu(Unit):
             tokens=end.opens | end.joins,
             opened=end.opens,
             full_joins=end.far,
-            compares=end.go & ~work.nothing,
+            compares=end.compares,
         )

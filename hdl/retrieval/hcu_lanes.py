@@ -23,11 +23,12 @@ class Lanes:
         self.bound = Signal(p.distance_bits)  # distance below which a cluster improves on the best
         self.last_chunk = Signal()
         self.alive = Signal(p.n_h)  # clusters that can still come below `bound`
+        self.wins = Signal(p.n_h)  # clusters below `bound`
+        self.equals = Signal(p.n_h)  # clusters at distance 0
         self.distance = [Signal(p.distance_bits, name=f"distance{lane}") for lane in range(p.n_h)]
-        self.improved = Signal()  # the group has the nearest cluster so far
-        self.best = Signal(p.distance_bits, name="new_best")  # its distance, or the bound
-        self.cluster = Signal(p.cluster_bits, name="new_cluster")
-        self.near = Signal()  # the nearest cluster so far is below th_hd
+        self.best = Signal(p.distance_bits, name="best_so_far")  # least distance of the visit before this comparison
+        self.cluster = Signal(p.cluster_bits, name="cluster_so_far")
+        self.bound_cluster = Signal(p.cluster_bits)  # the cluster at `bound`
         self.last_group = Signal()
         self.leave = Signal()  # no cluster of this group can improve any more
         self.done = Signal()  # the visit ends
@@ -53,57 +54,62 @@ class Lanes:
         p = self.p
         limit = comb(m, "limit", Mux(work.near_full, p.n_hp + 1, th_hd), p.distance_bits)
         before = comb(m, "before_visit", Mux(scan.fresh, limit, scan.stored.distance))
+        # The last comparison enters the best a cycle late, as it knows late whether it has the nearest cluster.
+        near, near_lane, won = self._nearest(m, scan)
         m.d.comb += [
-            self.bound.eq(Mux(scan.first, before, scan.best)),
+            self.best.eq(Mux(won, near, scan.best)),
+            self.cluster.eq(Mux(won, (scan.compared << scan.log_h) | near_lane, scan.best_cluster)),
+            self.bound.eq(Mux(scan.first, before, self.best)),
+            self.bound_cluster.eq(Mux(scan.first, scan.stored.cluster, self.cluster)),
             self.last_chunk.eq(scan.chunk == p.chunks - 1),
         ]
         for lane in range(p.n_h):
             part = comb(m, f"part{lane}", data.View(self.layout, self.word)[lane])
-            ones = popcount(m, part[: p.n_w] ^ self.key, f"ones{lane}")
-            d = self.distance[lane]
-            reach = Signal(p.distance_bits + 1, name=f"reach{lane}")
-            exists = Signal(name=f"exists{lane}")
+            differ = comb(m, f"differ{lane}", part[: p.n_w] ^ self.key)
+            ones = popcount(m, differ, f"ones{lane}")
+            before = comb(m, f"before{lane}", Mux(scan.chunk == 0, 0, scan.partial[lane]))
+            exists = comb(m, f"exists{lane}", scan.cluster(lane) < work.used)
+            room = _signed(m, f"room{lane}", self.bound - before)
             m.d.comb += [
-                d.eq(ones + Mux(scan.chunk == 0, 0, scan.partial[lane])),
-                exists.eq(scan.cluster(lane) < work.used),
-                reach.eq(d + self._more(m, part[p.n_w :], lane)),
-                self.alive[lane].eq(exists & (reach < self.bound)),
+                self.distance[lane].eq(ones + before),
+                self.wins[lane].eq(exists & self.last_chunk & (ones < room)),
+                self.alive[lane].eq(exists & self._below(m, ones, room, part[p.n_w :], lane)),
+                self.equals[lane].eq(exists & self.last_chunk & (differ == 0) & (before == 0)),
             ]
 
     def judge(self, m: Module, work: Work, scan: Scan, th_hd: Value) -> None:
         """Decides from the comparison whether the visit leaves the group, and whether it is over."""
         p, last = self.p, self.p.tile // self.p.n_h - 1
-        near, near_lane, near_ok = self._nearest(m)
         m.d.comb += [
-            self.improved.eq(self.last_chunk & near_ok),
-            self.best.eq(Mux(self.improved, near, self.bound)),
-            self.near.eq(Mux(self.improved, near < th_hd, self.bound < th_hd)),
             self.leave.eq(self.last_chunk | ((self.alive == 0) if p.early_abandon else 0)),
-            self.done.eq(work.nothing | (self.leave & self.last_group)),
+            self.done.eq(self.leave & self.last_group),
         ]
-        with m.If(self.improved):
-            m.d.comb += self.cluster.eq(scan.cluster(near_lane))
-        with m.Else():
-            m.d.comb += self.cluster.eq(Mux(scan.first, scan.stored.cluster, scan.best_cluster))
+        if p.early_abandon:  # a key at distance 0 joins, unless th_hd is 0
+            with m.If((self.equals.any() | (self.bound == 0)) & (th_hd != 0)):
+                m.d.comb += self.done.eq(1)
         with m.If(scan.resolves):  # clusters that opened lie behind the last tile
             m.d.comb += self.last_group.eq(scan.cluster(0) + p.n_h >= work.used)
         with m.Else():
             m.d.comb += self.last_group.eq((scan.group & last) == last)
-        if p.early_abandon:  # a key at distance 0 joins, unless th_hd is 0
-            with m.If(Mux(self.improved, near == 0, self.bound == 0) & (th_hd != 0)):
-                m.d.comb += self.done.eq(1)
 
-    def _more(self, m: Module, cluster_rest: Value, lane: int) -> Value:
-        """The least number of differing bits still to come: the difference of the population counts."""
+    def _below(self, m: Module, ones: Value, room: Value, cluster_rest: Value, lane: int) -> Value:
+        """Whether `ones` and the least that the bits behind this chunk must add to it stay below `room`.
+
+        That least is the difference of the population counts, one way or the other. `ones` comes late, so the counts
+        are taken from `room` meanwhile.
+        """
         if not len(cluster_rest):
-            return Const(0)
+            return ones < room
         rest = comb(m, f"cluster_rest{lane}", cluster_rest)
-        difference = Mux(rest > self.key_rest, rest - self.key_rest, self.key_rest - rest)
-        return comb(m, f"more{lane}", difference, len(rest))
+        fewer = _signed(m, f"room_fewer{lane}", room + self.key_rest - rest)
+        more = _signed(m, f"room_more{lane}", room - self.key_rest + rest)
+        return (ones < fewer) & (ones < more)
 
-    def _nearest(self, m: Module) -> tuple[Value, Value, Value]:
-        """Least distance of the lanes alive, its lane (lowest on ties) and whether a lane is alive: a binary tree."""
-        nodes = [(d, i, self.alive[i]) for i, d in enumerate(self.distance)]
+    def _nearest(self, m: Module, scan: Scan) -> tuple[Value, Value, Value]:
+        """Of the lanes that won the last comparison, if any: least distance, its lane (lowest on ties), and whether one
+        did. A binary tree.
+        """
+        nodes = [(d, i, scan.won[i]) for i, d in enumerate(scan.partial)]
         level = 0
         while len(nodes) > 1:
             pairs, rest = [], nodes[len(nodes) & ~1 :]
@@ -140,6 +146,11 @@ def rests_of(m: Module, p: HcuParams, bits: Value, name: str) -> list[Value]:
         popcount(m, bits[(c + 1) * p.n_w :], f"{name}_ones{c}") if rest else Const(0, 0)
         for c, rest in enumerate(_rest_bits(p))
     ]
+
+
+def _signed(m: Module, name: str, value: Value) -> Signal:
+    """A difference as a named signal."""
+    return comb(m, name, value, value.shape())
 
 
 def _rest_bits(p: HcuParams) -> list[int]:

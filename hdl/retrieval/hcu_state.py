@@ -92,6 +92,7 @@ class Work:
         self.started = Signal()  # its keys are being compared
         self.over = Signal()  # its keys are resolved, its items are here, its puts are taken
         self.used = Signal(n_bits)  # clusters of the context
+        self.used_next = Signal(n_bits)  # with one more
         self.full = Signal()
         self.near_full = Signal()  # the batch may fill the table
         self.nothing = Signal()  # there is no cluster to compare with
@@ -136,12 +137,15 @@ class Scan:
         self.resolves = Signal()  # in the last tile: at its end the key joins or opens a cluster
         self.final = Signal(name="scan_final")  # final key of the batch
         self.first = Signal(name="scan_first")  # nothing has been compared in this visit, and `best` is another key's
+        self.over = Signal(name="visit_over")  # nothing remains to be compared in this visit
         self.here = Signal()  # the memory's output is the group
         self.group = Signal(bits_for(-(-p.clusters // p.n_h)), name="scan_group")
         self.chunk = Signal(bits_for(p.chunks), name="scan_chunk")
-        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the chunks before
+        self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the last comparison
+        self.won = Signal(p.n_h)  # clusters of the last comparison that are nearer than `best`
+        self.compared = Signal.like(self.group, name="compared")  # its group
         self.stored = data.View(nearest_layout(p), nearest.r_data)  # nearest cluster of the tiles before
-        self.best = Signal(p.distance_bits)  # least distance of the groups before, or the limit if none came below it
+        self.best = Signal(p.distance_bits)  # least distance before it, or the limit if none came below that
         self.best_cluster = Signal(p.cluster_bits)
 
     def cluster(self, lane: int | Value) -> Value:
@@ -154,7 +158,6 @@ class Step:
 
     def __init__(self, p: HcuParams):
         self.group = Signal(bits_for(-(-p.clusters // p.n_h)), name="next_group")
-        self.chunk = Signal(bits_for(p.chunks), name="next_chunk")
         self.wants = Signal()  # the group must be read
         self.there = Signal()  # the group has arrived
 
@@ -168,11 +171,9 @@ class End:
         self.out_free = Signal()
         self.puts_hash = Signal()  # the hash bits of the result's new cluster were not taken yet
         self.puts_level = Signal()  # the number of clusters with that result was not taken yet
-        self.compares = Signal()  # the lanes have a key and a group
-        self.may_finish = Signal()  # the visit may end now
-        self.may_open = Signal()  # its key opens a cluster unless one is near
-        self.go = Signal()  # the unit uses this cycle's comparison
-        self.finish = Signal()  # it is the visit's last
+        self.compares = Signal()  # the lanes compare the key with a group
+        self.finish = Signal()  # the visit ends
+        self.near = Signal()  # the nearest cluster is below th_hd
         self.resolves = Signal(name="resolved")  # it is the key's last
         self.opens = Signal()
         self.joins = Signal()

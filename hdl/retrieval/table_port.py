@@ -10,7 +10,7 @@ accesses of the other kind in flight::
         | _take: the older of a client,    |                 | _hand_out: check   |
         |        clients in turn           |                 |   bits             |
         +----------------------------------+                 +--------------------+
-        | _locate: page and place          |                           ^ r_word
+        | _locate: place in the table      |                           ^ r_word
         +----------------------------------+                 +--------------------+
                          | kept                              | _read_beat: an item|
                          v                                   |   a cycle          |
@@ -188,18 +188,17 @@ class TablePort(Unit):
                     request.next.more.eq(Mux(writes, 0, ask.more)),
                     request.next.data.eq(put.data),
                     request.next.item.eq(Mux(writes, put.item, ask.item)),
-                    request.ctx.eq(Mux(writes, put.ctx, ask.ctx)),
+                    request.next.ctx.eq(Mux(writes, put.ctx, ask.ctx)),
                     request.index.eq(Mux(writes, put.index, ask.index)),
                 ]
 
     def _locate(self, m: Module, request: "_Request") -> None:
-        """Computes the page of the request's table, and the place of its item behind that page."""
+        """Computes the place of the request's item in its table."""
         layout = self.layout
         first = Signal.like(request.next.place, name="first")  # place of the array
         behind = Signal.like(request.next.place, name="behind")  # bytes of the items before this one
         m.d.comb += [
             request.next.client.eq(request.client),
-            request.next.page.eq(request.ctx * (layout.table_bytes // PAGE)),
             request.next.place.eq(first + behind),
         ]
         with m.Switch(request.next.item):
@@ -243,7 +242,8 @@ class TablePort(Unit):
             with m.If(~valid | channel.ready):
                 m.d.sync += valid.eq(goes)
         page = Signal(ADDR_BITS - _PAGE_BITS)
-        m.d.comb += page.eq(self.table_base[_PAGE_BITS:] + kept.page + kept.place[_PAGE_BITS:])
+        table = comb(m, "table", kept.ctx * (self.layout.table_bytes // PAGE))  # first page of it
+        m.d.comb += page.eq(self.table_base[_PAGE_BITS:] + table + kept.place[_PAGE_BITS:])
         with m.If(request.goes):
             m.d.sync += [sent.addr.eq(Cat(kept.place[:_PAGE_BITS], page)), sent.len.eq(0)]
             with m.Switch(kept.item):
@@ -406,14 +406,13 @@ class _Request:
                 "client": 1,
                 "item": bits_for(len(Item)),
                 "more": bits_for(most),
-                "page": bits_for((n_ctx - 1) * (layout.table_bytes // PAGE) + 1),  # of the context's table
-                "place": max(_PAGE_BITS + 1, bits_for(last + 1)),  # bytes from there to the item
+                "ctx": bits_for(n_ctx),
+                "place": max(_PAGE_BITS + 1, bits_for(last + 1)),  # bytes from the table's first page to the item
                 "data": bits,
             }
         )
         self.comes = Signal()  # a client offers a request
         self.client = Signal()  # the client whose turn it is
-        self.ctx = Signal(bits_for(n_ctx))
         self.index = Signal(bits_for(n_index))
         self.next = Signal(kept)  # the request that comes
         self.waits = Signal()  # a request waits for the bus

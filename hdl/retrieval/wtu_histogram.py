@@ -42,7 +42,7 @@ class WeightedHistogram(wiring.Component):
 
     def __init__(self, p: WtuParams):
         self.p, self.n_bins = p, len(p.bin_units)
-        self.product_bits = p.score.significand_bits + p.count_digit
+        self.weight_bits = p.score.significand_bits + p.bin_shift + p.count_digit
         self.sum_bits = p.score.significand_bits + p.bin_shift + p.count_bits + (p.clusters - 1).bit_length()
         super().__init__(
             {
@@ -94,15 +94,19 @@ class WeightedHistogram(wiring.Component):
             for d in range(p.count_digits):
                 with m.Case(d):
                     m.d.comb += part.eq(self.counts[j][d * p.count_digit : (d + 1) * p.count_digit])
-        # `tokens` comes late, so it chooses behind the multiplier.
-        multiplied = lanes.multiply(m, part, self.significands[j], f"multiply{j}")
-        product = reg(m, f"product{j}", Mux(self.tokens, part, multiplied), self.product_bits, when=self.take)
-        shift = reg(m, f"shift{j}", Mux(self.tokens, 0, self.shifts[j]), when=self.take)
-        weight = comb(m, f"weight{j}", product << shift, self.product_bits + p.bin_shift)
-        bin_ = reg(m, f"bin{j}", self.bins[j], when=self.take)
-        used = reg(m, f"used_{j}", self.used[j], when=self.take)
+        # `part` and `tokens` come late: the multiples are of the significand, and `tokens` chooses at the end.
+        multiplied = lanes.multiply(m, self.significands[j], part, f"multiply{j}")
+        scaled = comb(m, f"scaled{j}", multiplied << self.shifts[j], self.weight_bits)
+        weight = reg(m, f"weight{j}", Mux(self.tokens, part, scaled), when=self.take)
+        # Most of the decoding stands before the registers, since the path behind them through the tree is long.
+        low = reg(m, f"bin{j}_low", self.bins[j][0], when=self.take)
+        pairs = [
+            reg(m, f"used{j}_{h}", self.used[j] & (self.bins[j][1:] == h), when=self.take)
+            for h in range(self.n_bins // 2)
+        ]
         return [
-            comb(m, f"weight{j}_{k}", weight & (used & (bin_ == k)).replicate(len(weight))) for k in range(self.n_bins)
+            comb(m, f"weight{j}_{k}", weight & (pairs[k // 2] & (low == k % 2)).replicate(len(weight)))
+            for k in range(self.n_bins)
         ]
 
     def _bin(

@@ -166,7 +166,7 @@ class _State:
         """Take the keys of a batch."""
         for k, cycle in enumerate(offered):
             must_go = k + len(self.freed) - p.frame + 1  # keys of the batch before that must have left
-            room = self.freed[must_go - 1] + 2 if must_go > 0 else 0
+            room = self.freed[must_go - 1] + 1 if must_go > 0 else 0
             self.taken = max(cycle, self.taken + 1, self.start + 1, room)
             if not k:
                 self.first = self.taken
@@ -208,8 +208,10 @@ class _Tiles:
             yield from self.ask(cycle + 1)
 
     def finish(self, tile: int, visited: np.ndarray, load: int) -> int:
-        """Last cycle of a visit that is loaded in cycle `load`, and that takes `visited` cycles for each group."""
-        total = int(visited.sum())
+        """Last cycle of a visit that is loaded in cycle `load`, and that compares each group for `visited` cycles. A
+        cycle behind the last comparison ends it.
+        """
+        total = int(visited.sum()) + 1
         if tile >= len(self.here):
             return load + total
         here = self.here[tile][: len(visited)]

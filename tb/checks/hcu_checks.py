@@ -338,9 +338,10 @@ def check_tables_of_the_core():
     got = run(emitted(p), p, beats, th_hd, latency=latency, items=items)
     assert not (why := wrong(got, want.play(beats))), why
     assert [c - got["first"] for c in got["cycles"]] == time.out
-    assert time.out[0] == 2 * latency + p.n_h + 3 + time.compares[0] + 2 * got["beats"][0]["is_new"]
+    tiles = -(-len(_hashes(want.tables[ctx])) // p.tile)
+    assert time.out[0] == 2 * latency + p.n_h + 3 + time.compares[0] + tiles + 2 * got["beats"][0]["is_new"]
     # The frame, of which a batch takes 32: its visits, an idle cycle for each new cluster, two waits for memory.
-    batches = time.out[-1] - time.out[1], sum(time.compares[2:])
+    batches = time.out[-1] - time.out[1], sum(time.compares[2:]) + tiles * len(time.compares[2:])
     assert batches[1] <= batches[0] <= batches[1] + 2 * (2 * latency + 6) + sum(b["is_new"] for b in got["beats"]) + 2
     assert got["perf"] == counters(want, time)
 

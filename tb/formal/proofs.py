@@ -323,7 +323,7 @@ def _specified() -> Iterator[Goal]:
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
         yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted, plants=True)
     # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
-    ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \$\d+ \[1:0\]\n.*\n.*\n  end\n\n  cell \$or)", r"cell $le \1"
+    ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \\partial1 )", r"cell $le \1"
     contexts = (
         r"connect \\A .*(\n    connect \\B \\batch_ctx)",
         r"connect \\A \\batch_ctx [0]\1",
