@@ -145,7 +145,7 @@ def load(library: Library, names: set[str]) -> tuple[dict[str, Gate], float]:
 def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: float, nw: float) -> Gate:
     """The cell `name`; `where` names it in errors, `ps`, `ff` and `nw` are the file's units."""
     gate = Gate(name)
-    grounds = {g.args[0] for g in cell.of("pg_pin") if "ground" in g.attributes.get("pg_type", "") and g.args}
+    ground_pins = grounds(cell)
     gate.gate = clock_gate(cell)
     gate.clock = gate.gate.clock if gate.gate else ""
     for ff_ in cell.of("ff", "ff_bank"):
@@ -159,7 +159,7 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
                 gate.loads[p] = sum(nldm.capacitances(where, pin)) / 2 * ff
             for group in pin.of("internal_power"):
                 # The figures of a ground pin count the charge of the supply once more, on its way out.
-                if group.attributes.get("related_pg_pin") in grounds:
+                if group.attributes.get("related_pg_pin") in ground_pins:
                     continue
                 found = {g.kind: nldm.table_of(f"{where}, pin {p}", g, templates, ps, ff) for g in group.groups}
                 rise, fall = (_scaled(found.get(k, found.get("power")), ff / ps) for k in ("rise_power", "fall_power"))
@@ -167,15 +167,20 @@ def _gate(where: str, name: str, cell: Group, templates: dict, ps: float, ff: fl
                 gate.internal.append(Internal(p, _function(where, when) if when else None, rise, fall))
     used = set(re.findall(_NAME, " ".join(ff_.attributes["next_state"] for ff_ in cell.of("ff", "ff_bank"))))
     gate.inputs = [p for p in gate.loads if p != gate.clock and (not gate.next_state or p in used)]
-    gate.leakage = _leakage(where, cell, grounds, nw)
+    gate.leakage = _leakage(where, cell, ground_pins, nw)
     return gate
 
 
-def _leakage(where: str, cell: Group, grounds: set[str], nw: float) -> float | None:
+def grounds(cell: Group) -> set[str]:
+    """The ground pins of a cell."""
+    return {g.args[0] for g in cell.of("pg_pin") if "ground" in g.attributes.get("pg_type", "") and g.args}
+
+
+def _leakage(where: str, cell: Group, ground_pins: set[str], nw: float) -> float | None:
     """Leakage in nW, as the mean over the states that the library lists; None if it lists none."""
     if "cell_leakage_power" in cell.attributes:
         return number(where, "cell_leakage_power", cell.attributes["cell_leakage_power"]) * nw
-    groups = [g for g in cell.of("leakage_power") if g.attributes.get("related_pg_pin") not in grounds]
+    groups = [g for g in cell.of("leakage_power") if g.attributes.get("related_pg_pin") not in ground_pins]
     whole = [g for g in groups if "when" not in g.attributes] or groups
     values = [number(where, "leakage_power", g.attributes.get("value", "")) for g in whole]
     return sum(values) / len(values) * nw if whole else None

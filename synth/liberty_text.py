@@ -7,7 +7,8 @@ never need.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +31,7 @@ _CONTINUED = re.compile(r"\\\s*\n")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 # What mapping and timing read: groups by the kind of the group around them. Power, wires and corners are left out.
-_WRITTEN = {
+WRITTEN = {
     "library": ("type", "lu_table_template", "cell"),
     "cell": ("pg_pin", "ff", "ff_bank", "latch", "latch_bank", "statetable", "pin", "bus", "bundle"),
     "bus": ("pin", "timing"),
@@ -147,8 +148,25 @@ def libraries(where: Path | str, data: bytes) -> list[Group]:
     return found
 
 
-def write(group: Group) -> Iterator[str]:
-    """Text of a group for other tools: a statement a line, names in quotes, without what mapping does not read."""
+@dataclass(frozen=True)
+class Edited:
+    """A group with other content than its file's."""
+
+    kind: str
+    args: tuple[str, ...]
+    attributes: dict[str, str]
+    lists: dict[str, tuple[str, ...]]
+    groups: Sequence["Group | Edited"]
+
+    def of(self, *kinds: str) -> list["Group | Edited"]:
+        return [g for g in self.groups if g.kind in kinds]
+
+
+def write(group: Group | Edited, written: dict[str, tuple[str, ...]] = WRITTEN) -> Iterator[str]:
+    """Text of a group for other tools: a statement a line, names in quotes.
+
+    written : inner groups to write, by the kind of the group around them
+    """
     yield f"{group.kind} ({', '.join(map(_quoted, group.args))}) {{\n"
     for name, value in group.attributes.items():
         if value and not name.startswith("default_wire_load"):  # there are no wires
@@ -157,8 +175,8 @@ def write(group: Group) -> Iterator[str]:
         if name in _LISTS:
             said = map(_quoted, items) if name == "capacitive_load_unit" else (f'"{i}"' for i in items)
             yield f"{name} ({', '.join(said)});\n"
-    for inner in group.of(*_WRITTEN.get(group.kind, ())):
-        yield from write(inner)
+    for inner in group.of(*written.get(group.kind, ())):
+        yield from write(inner, written)
     yield "}\n"
 
 

@@ -1,4 +1,7 @@
-"""Asks OpenSTA for the longest path of a mapped netlist, to check `synth.timing`. Needs its `sta` on PATH."""
+"""Asks OpenSTA for the longest path of a mapped netlist, to check `synth.timing`. Needs its `sta` on PATH.
+
+`synth.opensta_power` asks it for the power.
+"""
 
 import re
 import shutil
@@ -53,9 +56,7 @@ def longest(
     wires : the wire of each net, as `n7` for net 7; pins are those of cells `u0`, `u1`, ... in the netlist's order
     Raises: `SynthError` if OpenSTA is missing, for leaves, and with OpenSTA's reason if it finds no path.
     """
-    command = shutil.which(COMMAND)
-    if command is None:
-        raise SynthError(f"OpenSTA: no {COMMAND!r} on PATH; install it (Debian: apt-get install opensta)")
+    command()
     leaves = {kind for _, kind, _ in netlist["cells"]} - library.cells.keys()
     if leaves:
         raise SynthError(f"{top}: OpenSTA is given flat designs only; this one holds {', '.join(sorted(leaves))}")
@@ -77,12 +78,31 @@ def longest(
         }
         if wires:
             (folder / "top.spef").write_text(parasitics(top, netlist, library, nets, wires))
-        (folder / "top.tcl").write_text(_SCRIPT.format(**words))
-        options = ["-no_init", "-no_splash", "-exit", "top.tcl"]
-        done = subprocess.run(
-            [command, *options], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-    return _read(top, done.stdout + done.stderr, names)
+        return _read(top, run(folder, _SCRIPT.format(**words)), names)
+
+
+def command() -> str:
+    """The path of OpenSTA. Raises `SynthError` if it is missing."""
+    found = shutil.which(COMMAND)
+    if found is None:
+        raise SynthError(f"OpenSTA: no {COMMAND!r} on PATH; install it (Debian: apt-get install opensta)")
+    return found
+
+
+def run(folder: Path, script: str) -> str:
+    """What OpenSTA says to a script that it runs in `folder`. Raises as `command` does."""
+    (folder / "top.tcl").write_text(script)
+    options = ["-no_init", "-no_splash", "-exit", "top.tcl"]
+    done = subprocess.run(
+        [command(), *options], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def refusal(report: str) -> str:
+    """The first error of OpenSTA's report, or its last line."""
+    errors = [x for x in report.splitlines() if x.startswith("Error")] or report.strip().splitlines()[-1:]
+    return (errors or ["no output"])[0]
 
 
 def parasitics(top: str, netlist: dict, library: Library, nets: dict[int, str], wires: dict[str, Wire]) -> str:
@@ -197,8 +217,7 @@ def _read(top: str, report: str, names: dict[str, str]) -> StaPath:
     slack = re.search(r"(-?[\d.]+)\s+slack", report)
     start, end = (re.search(rf"^{kind}: (\S+)", report, re.M) for kind in ("Startpoint", "Endpoint"))
     if slack is None or start is None or end is None:
-        errors = [x for x in report.splitlines() if x.startswith("Error")] or report.strip().splitlines()[-1:]
-        raise SynthError(f"{top}: OpenSTA found no path: {(errors or ['no output'])[0]}")
+        raise SynthError(f"{top}: OpenSTA found no path: {refusal(report)}")
 
     def name(text: str) -> str:
         word, _, index = text.partition("[")

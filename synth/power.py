@@ -16,9 +16,9 @@ moves no output, it is the library's figure for the state of the cell. The slew 
 drive four.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from openvrex.synth.flow import MemoryMacro
 from openvrex.synth.liberty import Library, SynthError
 from openvrex.synth.nldm import Table
 from openvrex.synth.sram import Sram
-from openvrex.synth.switching_activity import Activity, Circuit, after, count, spread
+from openvrex.synth.switching_activity import Activity, Circuit, Counts, after, count, spread
 from openvrex.synth.technology import ZERO, Estimate
 from openvrex.tb.library.recording import Recording
 
@@ -49,6 +49,15 @@ SPREAD, LEAK_SPREAD = 1.5, 10.0
 
 
 @dataclass(frozen=True)
+class Part:
+    """Energy of a kind of cells per cycle (fJ), of the nets that they drive and inside them, and their leakage (nW)."""
+
+    switching: float
+    internal: float
+    leakage: float
+
+
+@dataclass(frozen=True)
 class Module:
     """Energy of a module per cycle (fJ), without the leaves in it, as the mean over what was recorded.
 
@@ -60,6 +69,8 @@ class Module:
     idle : the same while nothing moves, after the run
     leakage : nW
     accesses : reads and writes per cycle, by memory
+    parts : by kind of cells, "registers", "clock gates" and "logic", without the nets that ports and memories drive
+    counts : toggles and times of its nets, of all recordings
     """
 
     name: str
@@ -73,6 +84,21 @@ class Module:
     idle: float
     leakage: float
     accesses: dict[MemoryMacro, tuple[float, float]]
+    parts: dict[str, Part]
+    counts: Counts = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Power of a unit's logic beside OpenSTA's, as `Module.parts` but in µW, at its library's node.
+
+    ours, opensta : by this module and by OpenSTA
+    same : by OpenSTA with our slew and loads, empty if it reads SAIF
+    """
+
+    ours: dict[str, Part]
+    opensta: dict[str, Part]
+    same: dict[str, Part]
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,7 @@ class Power:
     node : nm
     modules : leaves, then top
     run_cycles : cycles of all runs, from the first to the last in which anything moves
+    beside : the same by OpenSTA, None if it was not asked
     """
 
     unit: str
@@ -93,6 +120,7 @@ class Power:
     mhz: float
     modules: tuple[Module, ...]
     run_cycles: int
+    beside: Beside | None = None
 
     @property
     def factor(self) -> float:
@@ -165,7 +193,7 @@ class Power:
 
     def parts(self) -> dict[str, "Power"]:
         """Power of all instances of each module, by module."""
-        return {m.name: replace(self, modules=(m,)) for m in self.modules}
+        return {m.name: replace(self, modules=(m,), beside=None) for m in self.modules}
 
     def milliwatts(self) -> dict[str, dict[str, float]]:
         """All powers as low, value and high, ready for JSON."""
@@ -185,9 +213,19 @@ class Power:
             "pj_per_cycle": parts | {"all": self.cycle_pj},
             **self.milliwatts(),
             "idle_mw": self.idle_mw,
-            "modules": [vars(m) | {"accesses": {k.name: v for k, v in m.accesses.items()}} for m in self.modules],
+            "modules": [_told(m) for m in self.modules],
             "parts": {name: p.milliwatts() | {"idle_mw": p.idle_mw} for name, p in self.parts().items()},
+            **({"beside": asdict(self.beside)} if self.beside else {}),
         }
+
+
+def _told(m: Module) -> dict:
+    """A module as a dict that JSON can hold, without its counts."""
+    own = {k: v for k, v in vars(m).items() if k != "counts"}
+    return own | {
+        "accesses": {k.name: v for k, v in m.accesses.items()},
+        "parts": {k: vars(p) for k, p in m.parts.items()},
+    }
 
 
 def pin_energy(node: int, volts: float | None = None) -> float:
@@ -249,7 +287,7 @@ def measure(
             if gate.leakage is None or not (gate.internal or not (gate.outputs or gate.gate)):
                 what = "leakage" if gate.leakage is None else "internal_power tables"
                 raise SynthError(f"{_files(library)}: cell {gate.name} has no {what}; use a library with power tables")
-        prices = Prices(circuit, gates, volts, _slew(library))
+        prices = Prices(circuit, gates, volts, slew_of(library))
         each = len(recordings[name]) // len(spans)
         if not each:
             raise SynthError(
@@ -295,7 +333,7 @@ def _span(unit: str, recording: Recording) -> tuple[int, int]:
     return int(moves[0]), int(moves[-1]) + 1
 
 
-def _slew(library: Library) -> float:
+def slew_of(library: Library) -> float:
     """Slew (ps) in a chain of the library's inverter that drives four, as the mean of both edges."""
     cell = nldm.load(library, {library.inverter.name})[library.inverter.name]
     load, slew = 4 * sum(next(iter(cell.inputs.values()))) / 2, 0.0
@@ -305,12 +343,20 @@ def _slew(library: Library) -> float:
 
 
 def _at(table: Table | None, slew: float, loads: np.ndarray) -> np.ndarray:
-    """Values of a table at one slew and some loads. Beyond its ends the end values hold. None gives 0."""
+    """Values of a table at one slew and some loads. Beyond its ends the lines go on. None gives 0."""
     if table is None:
         return np.zeros(len(loads))
-    values = np.array(table.values)
-    row = [np.interp(slew, table.x, values[:, j]) for j in range(values.shape[1])]
-    return np.interp(loads, table.y, row)
+    row = _line(np.array([slew]), table.x, np.array(table.values).T)[:, 0]
+    return _line(loads, table.y, row)
+
+
+def _line(at: np.ndarray, points: tuple[float, ...], values: np.ndarray) -> np.ndarray:
+    """Values [..., at] on the lines through `values` [..., points]."""
+    if len(points) == 1:
+        return values[..., [0] * len(at)]
+    left = np.clip(np.searchsorted(points, at) - 1, 0, len(points) - 2)
+    share = (at - np.take(points, left)) / np.diff(points)[left]
+    return values[..., left] + share * (values[..., left + 1] - values[..., left])
 
 
 def _stand_in(library: Library, gates: dict[str, Gate]) -> dict[str, Gate]:
@@ -341,6 +387,11 @@ def _constant(value: float) -> Table:
     return Table((0.0,), (0.0,), ((value,),))
 
 
+def kind_of(gate: Gate) -> str:
+    """The kind of a cell in `Module.parts`."""
+    return "clock gates" if gate.gate else "registers" if gate.next_state else "logic"
+
+
 class Prices:
     """Prices the edges of a circuit's pins."""
 
@@ -366,40 +417,53 @@ class Prices:
         shapes : shapes of its memories, by name
         scale : fJ in a unit of the gates' energies
         """
-        sums = dict.fromkeys(("toggles", "switching", "internal", "clock", "idle"), 0.0)
-        edges = recorded = cycles = 0
+        sums = dict.fromkeys(("switching", "internal", "clock", "idle"), 0.0)
+        inside, driven, leakage = (defaultdict[str, float](float) for _ in range(3))  # by kind of cells
+        recorded = cycles = 0
+        counts: Counts | None = None
         accesses: Counter = Counter()
         for activity in activities:
-            edges += activity.edges
+            own = activity.counts()
+            counts = own if counts is None else counts + own
             cycles += activity.cycles
             recorded += 1
-            toggles = activity.toggles()
-            sums["toggles"] += toggles.sum()
-            sums["switching"] += (toggles * self.loads).sum() * self.volts**2 / 2
+            charges = own.toggles * self.loads * self.volts**2 / 2
+            sums["switching"] += charges.sum()
             for gate, pins in self.groups:
-                sums["internal"] += self._internal(activity, gate, pins)
-            sums["clock"] += self._clocks(activity)
-            sums["idle"] += self._clocks(activity.rest())
+                energy = self._internal(activity, gate, pins)
+                sums["internal"] += energy
+                inside[kind_of(gate)] += energy
+                driven[kind_of(gate)] += sum(charges[pins[pin]].sum() for pin in gate.outputs)
+            clocks, nets = self._clocks(activity)
+            sums["clock"] += sum(clocks.values()) + sum(nets)
+            for kind, energy in clocks.items():
+                inside[kind] += energy
+            driven["clock gates"] += nets[1]
+            clocks, nets = self._clocks(activity.rest())
+            sums["idle"] += sum(clocks.values()) + sum(nets)
             accesses.update(self._accesses(activity, shapes))
-        leakage = 0.0
         for gate, pins in self.groups:
             assert gate.leakage is not None  # `measure` refuses such a library
-            leakage += gate.leakage * len(next(iter(pins.values())))
+            leakage[kind_of(gate)] += gate.leakage * len(next(iter(pins.values())))
+        assert counts is not None  # `measure` refuses a module without a recording
+        edges = counts.steps
         return Module(
             name=self.circuit.name,
             instances=instances,
             recorded=recorded,
             cycles=cycles,
-            toggles=sums["toggles"] / edges,
+            toggles=counts.toggles.sum() / edges,
             switching=sums["switching"] / edges * scale,
             internal=sums["internal"] / edges * scale,
             clock=sums["clock"] / edges * scale,
             idle=sums["idle"] / recorded * scale,
-            leakage=leakage,
+            leakage=sum(leakage.values()),
             accesses={
                 MemoryMacro.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
                 for name, shape in shapes.items()
             },
+            parts={k: Part(driven[k] / edges * scale, inside[k] / edges * scale, leakage[k]) for k in leakage},
+            counts=counts,
         )
 
     def _internal(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray]) -> float:
@@ -420,32 +484,36 @@ class Prices:
             energy += self._stated(prices, edges, env)
         return energy
 
-    def _clocks(self, activity: Activity) -> float:
-        """Energy of all clock pins, of what is behind them, and of the outputs of clock gates."""
+    def _clocks(self, activity: Activity) -> tuple[dict[str, float], tuple[float, float]]:
+        """Energy at clock edges: inside cells, by kind, and of the nets of clocks, without a gate and behind one."""
         passes = self.circuit.passes(activity.values)
-        energy, at = 0.0, 1
+        inside, nets, at = defaultdict[str, float](float), [0.0, 0.0], 1
         for (gate, pins), clocks in zip(self.registers, self.circuit.clocks, strict=True):
-            energy += self._clock(activity, gate, pins, passes[clocks])
+            inside["registers"] += self._clock(activity, gate, pins, passes[clocks])
+            charges = count(passes[clocks] & activity.follows) * gate.loads[gate.clock] * self.volts**2
+            nets[0] += charges[clocks == 0].sum()
+            nets[1] += charges[clocks > 0].sum()
         for gate, pins in self.clock_gates:
             many = slice(at, at := at + len(pins[gate.inputs[0]]))
-            energy += self._clock(activity, gate, pins, passes[[0]])
+            inside["clock gates"] += self._clock(activity, gate, pins, passes[[0]])
+            edges = int(count(passes[[0]] & activity.follows)[0])
+            nets[0] += (many.stop - many.start) * edges * gate.loads[gate.clock] * self.volts**2
             prices = [i for i in gate.internal if gate.gate and i.pin == gate.gate.out]
             for way in ("rise", "fall") if prices else ():
                 price = np.mean([_at(getattr(i, way), self.slew, self.passed[many]) for i in prices], 0)
-                energy += (count(passes[many] & activity.follows) * price).sum()
-        return energy
+                inside["clock gates"] += (count(passes[many] & activity.follows) * price).sum()
+        return inside, (nets[0], nets[1])
 
     def _clock(self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], edges: np.ndarray) -> float:
-        """Energy of clock pins: a rising edge at the end of each cycle of `edges`, a falling edge in the middle of the
-        next.
+        """Energy inside cells at edges of clock pins: a rising edge at the end of each cycle of `edges`, a falling edge
+        in the middle of the next.
         """
         prices = [i for i in gate.internal if i.pin == gate.clock]
         many = len(next(iter(pins.values())))
         words = np.broadcast_to(edges & activity.follows, (many, len(activity.follows)))
         before, later = (self._state(activity, gate, pins, f) for f in (lambda words: words, after))
         none = np.zeros_like(words)
-        energy = self._stated(prices, (words, none), before) + self._stated(prices, (none, words), later)
-        return energy + int(count(words).sum()) * gate.loads[gate.clock] * self.volts**2
+        return self._stated(prices, (words, none), before) + self._stated(prices, (none, words), later)
 
     def _state(
         self, activity: Activity, gate: Gate, pins: dict[str, np.ndarray], at: Callable[[np.ndarray], np.ndarray]

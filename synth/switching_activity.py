@@ -45,6 +45,7 @@ class Circuit:
     registers : the same for registers, with their names in the source
     clock_gates : the same for clock gates, without their outputs
     clocks : clock gate in front of each register, in the order of `registers`: its place in `passes`
+    gated : place in `passes` of the clock gate that drives a net, by net
     codes : codes of the source in which a register that Yosys encoded anew is 1, by its name
     sources : signal that gives each row from outside, None if the source has no name for it
     leaves : (instance, pins) of each module in it, by module
@@ -58,6 +59,7 @@ class Circuit:
     registers: list[tuple[Gate, list[str], dict[str, np.ndarray]]] = field(init=False)
     clock_gates: list[tuple[Gate, dict[str, np.ndarray]]] = field(init=False)
     clocks: list[np.ndarray] = field(init=False)
+    gated: dict[int | str, int] = field(init=False)
     sources: dict[int, str | None] = field(init=False)
     codes: dict[str, tuple[str, list[str]]] = field(init=False)
 
@@ -96,13 +98,13 @@ class Circuit:
     def _place(self, kinds: dict[str, list]) -> set[int]:
         """Fills registers, clock gates, and `steps` by level; returns the rows that gates and registers drive."""
         self.registers, self.clocks, self.clock_gates = [], [], []
-        place: dict[int | str, int] = {}  # net behind a clock gate -> the gate's place in `passes`
+        self.gated = {}
         for kind, many in kinds.items():
             if kind in self.gates and (gate := self.gates[kind]).gate:
                 self.clock_gates.append(
                     (gate, {p: np.array([self.row(x[p][0]) for _, x in many]) for p in gate.inputs})
                 )
-                place |= {x[gate.gate.out][0]: 1 + len(place) + i for i, (_, x) in enumerate(many)}
+                self.gated |= {x[gate.gate.out][0]: 1 + len(self.gated) + i for i, (_, x) in enumerate(many)}
         waiting: list[tuple[Gate, dict[str, list[int]], int]] = []  # gate, rows of its pins, which one of its kind
         level: dict[int, int] = {}  # by row
         for kind, many in kinds.items():
@@ -114,7 +116,7 @@ class Circuit:
                 continue
             names = [self.netlist["registers"].get(n) for n, _ in many]
             self.registers.append((gate, names, {p: np.array(r) for p, r in pins.items()}))
-            self.clocks.append(np.array([place.get(x[gate.clock][0], 0) for _, x in many]))
+            self.clocks.append(np.array([self.gated.get(x[gate.clock][0], 0) for _, x in many]))
             level |= dict.fromkeys((r for p in gate.outputs for r in pins[p]), 0)
         driver = {pins[p][i]: k for k, (gate, pins, i) in enumerate(waiting) for p in gate.outputs}
         placed: dict[tuple[int, str], dict[Gate, list[dict[str, int]]]] = defaultdict(lambda: defaultdict(list))
@@ -352,9 +354,43 @@ class Activity:
         coming = after(now)
         return ~now & coming & self.follows, now & ~coming & self.follows
 
-    def toggles(self) -> np.ndarray:
-        """Number of toggles of every row."""
-        return count((self.values ^ after(self.values)) & self.follows)
+    def counts(self) -> "Counts":
+        """Toggles and times at 1 of all nets."""
+        toggles = count((self.values ^ after(self.values)) & self.follows)
+        ones, passes = (count(words & self.follows) for words in (self.values, self.circuit.passes(self.values)))
+        return Counts(self.circuit, toggles, ones, passes, int(self.edges))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Toggles and times of a circuit's nets in `steps` steps, each from a cycle to the next.
+
+    toggles, ones : toggles of every row, and the steps in which it is 1
+    passes : steps that end in a clock edge, by place as in `Circuit.passes`
+    """
+
+    circuit: Circuit
+    toggles: np.ndarray
+    ones: np.ndarray
+    passes: np.ndarray
+    steps: int
+
+    def __add__(self, other: "Counts") -> "Counts":
+        sums = (getattr(self, n) + getattr(other, n) for n in ("toggles", "ones", "passes", "steps"))
+        return Counts(self.circuit, *sums)
+
+    def nets(self) -> dict[int, tuple[int, int]]:
+        """Toggles of each net, and the half steps in which it is 1; a clock is high for one after each edge."""
+        circuit = self.circuit
+        rows = {n: row for n, row in circuit.rows.items() if isinstance(n, int)}
+        out = {n: (int(self.toggles[row]), 2 * int(self.ones[row])) for n, row in rows.items()}
+        for _, kind, pins in circuit.netlist["cells"]:
+            gate = circuit.gates.get(kind)
+            if gate and gate.clock:
+                net = pins[gate.clock][0]
+                passed = int(self.passes[circuit.gated.get(net, 0)])
+                out[net] = 2 * passed, passed
+        return out
 
 
 def count(words: np.ndarray) -> np.ndarray:

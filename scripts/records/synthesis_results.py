@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from openvrex.scripts.markdown import table
 from openvrex.synth import technology
+from openvrex.synth.opensta_power import Row, compared
+from openvrex.synth.power import Beside, Part
 from openvrex.synth.table3 import CONTROL, CORE, DRE, OWN, PAPER, POWER, SYSTEMS
 
 NODE = 14  # nm, the paper's
@@ -70,6 +72,25 @@ def opensta(known: dict) -> str:
             same = "yes" if path["same_ends"] else "no"
             rows.append([library, name, f"{own:,.2f} {unit}", f"{other:,.2f} {unit}", difference, same])
     return table(["library", "unit", "ours", "OpenSTA", "difference", "same start and end"], rows)
+
+
+def opensta_power(known: dict) -> str:
+    """The table of power by two tools."""
+    rows = []
+    for library, units in known["opensta_power"].items():
+        for name, unit in units.items():
+            for kind, row in beside(unit).items():
+                percents = ("-" if x is None else f"{round(x, 2) + 0.0:+.2f} %" for x in row.differences)
+                total, nets, inside, _, same = percents
+                rows.append([library, name, kind, f"{row.ours:,.2f}", f"{row.opensta:,.2f}", total, nets, inside, same])
+    heads = ["library", "unit", "cells", "ours, µW", "OpenSTA, µW", "difference", "nets", "inside"]
+    return table([*heads, "with our slew and loads"], rows)
+
+
+def beside(unit: dict) -> dict[str, Row]:
+    """The rows of a recorded unit."""
+    readings = {reading: {kind: Part(**part) for kind, part in parts.items()} for reading, parts in unit.items()}
+    return compared(Beside(**readings))
 
 
 def layout(known: dict) -> str:
@@ -287,6 +308,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("size.md", f"A path is {min(longer):.2f} to {max(longer):.2f} times as long with wires"),
         ("size.md", f"OpenSTA's delays with wires are within {math.ceil(100 * apart)} %"),
         ("size.md", f"it agrees with OpenSTA within {_worst(known['opensta']):.2f} %"),
+        ("size.md", "agrees within {} %, with our slew and loads within {} %".format(*_apart(known["opensta_power"]))),
         ("size.md", f"At {NODE} nm it is `{latest}` with {at_14}"),
         ("size.md", clocked),
         ("size.md", f"the embedded library's logic is {over[0]} and {over[1]}"),
@@ -313,6 +335,13 @@ def _worst(libraries: dict) -> float:
     """The largest difference (%) of a longest path from OpenSTA's, rounded up to 0.01."""
     paths = [path for units in libraries.values() for path in units.values()]
     return math.ceil(1e4 * max(abs(x["ours"] / x["opensta"] - 1) for x in paths)) / 100
+
+
+def _apart(libraries: dict) -> tuple[int, int]:
+    """The largest difference (%) of a unit's power from OpenSTA's, as it is and with our slew and loads, rounded up."""
+    rows = [beside(unit)["all"].differences for units in libraries.values() for unit in units.values()]
+    first, last = (max(abs(row[i] or 0.0) for row in rows) for i in (0, -1))
+    return math.ceil(first), math.ceil(last)
 
 
 def _share(rows: dict, name: str) -> float:

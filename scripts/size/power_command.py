@@ -1,5 +1,6 @@
 """`vrex size power`: print the power of mapped units on a recorded trace."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +16,8 @@ from openvrex.hdl.retrieval.dre import Dre
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
 from openvrex.scripts.size import mapped_units
-from openvrex.synth import flow, recorded
+from openvrex.synth import flow, opensta, recorded
+from openvrex.synth.opensta_power import TOLERANCE, compared
 from openvrex.synth.power import Power
 from openvrex.synth.technology import node as known_node
 from openvrex.tb.library.runner import ROOT, BenchError
@@ -42,12 +44,24 @@ def command(
     mhz: Annotated[float, typer.Option(help="Clock in MHz.")] = CLOCK / 1e6,
     node: Annotated[int, typer.Option(help="Process node in nm to which the figures are scaled.")] = 14,
     cycles: Annotated[int, typer.Option(help="Evaluate this many cycles of each run, spread over all of it.")] = 4096,
+    with_sta: Annotated[
+        bool,
+        typer.Option("--opensta", help="Let OpenSTA (`sta`) find the logic's power too, and print the difference."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", parser=console.folder, help="Folder for OpenSTA's netlists, libraries and the run as SAIF."),
+    ] = None,
     json: console.Json = False,
 ) -> None:
     """Print the power of units at work on a trace.
 
     Verilator simulates the units, and the command counts the toggles of every net in their netlists.
     """
+    check(with_sta or not output, "-o", str(output), "is for the files of --opensta; add it")
+    check(bool(liberty) or not with_sta, "--opensta", with_sta, "needs a library with power tables; add --liberty")
+    if with_sta:
+        opensta.command()
     check(mhz > 0, "mhz", mhz, "must be more than 0")
     check(cycles >= 2, "cycles", cycles, "must be at least 2")
     known_node(node)
@@ -61,9 +75,10 @@ def command(
         for name, system, made in designs:
             with Spinner(f"{name} on {trace.name}", json):
                 options = {"liberty": liberty, "effort": effort, "target": target, "gated": gated}
+                sta = {"with_opensta": with_sta, "folder": output and output / name}
                 f = console.function(system.core.dre, th_hd, ratio, centre)
                 done[name] = power(
-                    name, system, data, options, queries, f, made=made, mhz=mhz, node=node, cycles=cycles
+                    name, system, data, options, queries, f, made=made, mhz=mhz, node=node, cycles=cycles, **sta
                 )
     except BenchError as e:
         console.err.print(f"[red]error:[/] {escape(str(e))}", highlight=False, soft_wrap=True)
@@ -73,6 +88,8 @@ def command(
         console.print_json({"preset": preset, "trace": trace.name, "units": {n: p.report() for n, p in done.items()}})
     else:
         console.out.print(table(done, f"Power on {trace.name} ({preset}), mapped for {effort}"))
+        if with_sta:
+            console.out.print(beside(done))
 
 
 def power(
@@ -89,7 +106,8 @@ def power(
 
     The units of the DRE are mapped apart; so the power of each one in the same runs is known.
     f : function parameters, of the hardware if not given · made : Verilog to take instead of generating it
-    options : of `synth.flow.netlists` · measured : of `synth.power.measure`
+    options : of `synth.flow.netlists`
+    measured : more arguments of `synth.recorded.power`
     Raises: `SynthError`, `TraceError`; `BenchError` if the RTL does not do what golden does.
     """
     own, p = params_of(unit, system), system.core.dre
@@ -134,6 +152,23 @@ def table(powers: dict[str, Power], title: str) -> Table:
         )
         numbers = [*(f"{x:,.2f}" for x in parts), *(f"{x:,.3f}" for x in milliwatts)]
         out.add_row(name, f"{top.cycles:,}", f"{toggles:,.0f}", *numbers)
+    return out
+
+
+def beside(powers: dict[str, Power]) -> Table:
+    """A table of the logic's power beside OpenSTA's, with a row for each kind of cells of a unit."""
+    one = next(iter(powers.values()))
+    title = f"Logic beside OpenSTA, with {', '.join(one.library)}, {one.mhz:g} MHz; without nets of ports and memories"
+    heads = ("unit", "cells", "ours µW", "OpenSTA µW", "difference %", "nets %", "inside %", "leakage %")
+    out = Table(*heads, "with our slew and loads %", title=title)
+    for unit, p in powers.items():
+        assert p.beside is not None  # measured with OpenSTA
+        for kind, row in compared(p.beside).items():
+            marks = [
+                "-" if x is None else f"[red]{x:+.2f}[/]" if kind == "all" and abs(x) > TOLERANCE else f"{x:+.2f}"
+                for x in row.differences
+            ]
+            out.add_row(unit if kind == "all" else "", kind, f"{row.ours:,.3f}", f"{row.opensta:,.3f}", *marks)
     return out
 
 

@@ -353,7 +353,7 @@ def test_toggles_equal_those_of_the_gates_in_verilator(tmp_path):
     """The HCU's gates in its own bench do what its source does, and every net of them moves as often as evaluated."""
     small = HcuParams(n_h=1, n_w=2, n_hp=4, clusters=2, n_ctx=1, tile=1, frame=1, token_bits=3)
     rtl = emit("hcu", small)
-    netlists, library = flow.netlists(rtl.verilog, "hcu", macro_bits=1 << 30, build=tmp_path, unread=())
+    netlists, library = flow.netlists(rtl.verilog, "hcu", macro_bits=1 << 30, build=tmp_path, gated=0, unread=())
     circuit = power.circuits(netlists, library)["hcu"]
     netlist = netlists["hcu"]["netlist"]
     assert len(netlist["cells"]) > 200
@@ -373,7 +373,7 @@ def test_toggles_equal_those_of_the_gates_in_verilator(tmp_path):
     seen = gates.words([f"n[{n}]" for n in nets], cycles)
     own = count((seen ^ after(seen)) & activity.follows)
     assert own.sum() > 2_000
-    assert (activity.toggles()[[circuit.rows[n] for n in nets]] == own).all()
+    assert (activity.counts().toggles[[circuit.rows[n] for n in nets]] == own).all()
 
 
 def test_recorder_of_chosen_instances():
