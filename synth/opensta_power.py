@@ -24,7 +24,7 @@ from openvrex.synth.liberty_text import WRITTEN, Edited, Group, numbers, write
 from openvrex.synth.power import Beside, Module, Part, Power, kind_of, slew_of
 from openvrex.synth.switching_activity import Circuit
 
-TOLERANCE = 3.0  # %: a difference of a unit beyond it needs a reason
+TOLERANCE = 3.0  # %: how far the power of a unit may be from OpenSTA's with our slew and loads
 NEVER = 1e15  # ps: period of a net that does not toggle
 _POWERED = WRITTEN | {
     "library": (*WRITTEN["library"], "power_lut_template", "operating_conditions"),

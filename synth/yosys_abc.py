@@ -14,6 +14,8 @@ def run_abc(script: str, folder: Path, limit: int | None = None) -> str:
     assert found
     assert found.submodule_search_locations
     command = [str(Path(found.submodule_search_locations[0], "yosys-abc")), "-f", "script"]
-    limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (limit, limit)) if limit else None
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = limit if limit and hard == resource.RLIM_INFINITY else min(limit or hard, hard)
+    limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (soft, hard))
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, preexec_fn=limited)
     return run.stdout + run.stderr

@@ -60,8 +60,9 @@ class EncoderCompiler(Compiler):
         length, n = x.shape[-1], self.fmt.lanes
         words = length // n
         room = self.fmt.depth - (words if affine else 0)
-        at_once, bias = min(MOST, room // words), self.places(bias=words).bias
+        at_once = min(MOST, room // words)
         if affine:
+            bias = self.places(bias=words).bias
             self.take(affine[1], 0, words, Bank.C, bias)
 
         def fetch(t: int) -> None:

@@ -6,8 +6,8 @@ from amaranth import Cat, Module, Signal, Value, ValueLike
 def popcount(m: Module, bits: ValueLike, name: str) -> Signal:
     """The number of ones in `bits`, as a named signal of ceil(log2(n + 1)) bits.
 
-    Full adders take three bits of a weight at a time, those that are known first. So no carry ripples before the end,
-    and the low bits of the count come first.
+    Full adders compress each weight's bits, those known first. So the low bits of the count come first, and carries
+    hardly ripple.
     """
     source = Signal(len(bits), name=f"{name}_bits")
     m.d.comb += source.eq(bits)
@@ -17,7 +17,7 @@ def popcount(m: Module, bits: ValueLike, name: str) -> Signal:
         carries = []
         while len(column) > 1:
             added = Signal(2, name=f"{name}_{adders}")
-            m.d.comb += added.eq(_add(*column[:3]))
+            m.d.comb += added.eq(_full_adder(*column[:3]))
             column, carries, adders = [*column[3:], added[0]], [*carries, added[1]], adders + 1
         sums += column
         column = carries
@@ -25,7 +25,7 @@ def popcount(m: Module, bits: ValueLike, name: str) -> Signal:
     return total
 
 
-def _add(a: Value, b: Value, c: Value | None = None) -> Value:
+def _full_adder(a: Value, b: Value, c: Value | None = None) -> Value:
     """Sum and carry of two or three bits."""
     half = a ^ b
     return Cat(half, a & b) if c is None else Cat(half ^ c, (a & b) | (half & c))

@@ -54,7 +54,7 @@ class Dpe(Unit):
 
     Weights and activations come in on `w` and `x` into memories; commands on `c` multiply them, and results leave on
     `o` in order. A command sees all words taken on `w` and `x` before it was taken itself. Do not write a word that a
-    running command still reads: `read` tells when it is free. Two halves of a memory can take turns.
+    running command still reads: three cycles after `read` it is free. Two halves of a memory can take turns.
 
     Corner cases: a sum may go on over several commands, for at most 1,024 chunks from a start to its end. An address
     that wraps pulses `overrun`. Lanes beyond the row's `keep` count as zero.

@@ -13,7 +13,7 @@ from openvrex.hdl.params import DpeParams, bits_for
 
 SIZE = 46  # bits of the magnitude of a weight of 4 bits, in units of 2^SMALLEST
 BYTE_SIZE = 11 + 7  # of d |q| with a number of 8 bits
-KEPT = 8 - 1 + 24 + 2  # of these behind stage 3: the leading one is one of 8, FP32 keeps 24, two say how it rounds
+KEPT = 8 - 1 + 24 + 2  # of these behind stage 4: the leading one is one of 8, FP32 keeps 24, two say how it rounds
 
 
 def slots(p: DpeParams) -> int:
@@ -185,7 +185,7 @@ class WeightExpander(wiring.Component):
 
         The last of its bits stands for all those that FP32 does not keep: whether one of them is set. How far it goes
         up is found beside the magnitude's carry: of a negative number the ones' complement tells, or a carry from all
-        bits below.
+        bits below. A number and its negative have the same lowest one, so bits that are lost are those of x.
         """
         ones = comb(m, f"ones{name}", x[:SIZE] ^ x[-1].replicate(SIZE))
         size = comb(m, f"size{name}", ones + x[-1], SIZE)

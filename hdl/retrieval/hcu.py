@@ -78,7 +78,8 @@ class Hcu(Unit):
 
     Latency: 2 * memory + n_h + 3 + compares + tiles cycles from acceptance of a key that is a batch of its own to its
     result, 2 more if it opens a cluster, and memory + 7 in an empty table. `memory` is the latency of a read of the
-    port, `tiles` the number of tiles of the table. At the `core` preset with a memory of 60 cycles, a key with 1,100
+    port, `tiles` the number of tiles that the key visits: all of
+    its table, one for NEWEST. At the `core` preset with a memory of 60 cycles, a key with 1,100
     compares in 1,000 clusters takes 1,240 cycles.
     Throughput: a batch takes the sum of its visits, a cycle for each new cluster, and 2 * memory + n_h + 3 cycles in
     which it waits for LEVEL and the first group. A visit takes 1 + compares cycles. All visits of a key make
@@ -135,11 +136,11 @@ class Hcu(Unit):
         self._next_group(m, work, head, scan, lanes, end, step)
         self._tiles_port(m, tiles, work, scan, end, step)
         self._load(m, work, head, scan, lanes, end)
-        self._advance(m, work, head, scan, lanes, end, step)
+        self._advance(m, head, scan, lanes, end, step)
         self._keep_nearest(m, nearest, head, scan, lanes, end)
         self._output(m, work, scan, lanes, end)
         self._put(m, work, scan, end)
-        self._count_events(m, work, end)
+        self._count_events(m, end)
         return m
 
     def _after(self, position: Value) -> Value:
@@ -357,7 +358,7 @@ class Hcu(Unit):
         with m.Elif(end.compares):
             m.d.sync += [scan.first.eq(0), scan.over.eq(lanes.done)]
 
-    def _advance(self, m: Module, work: Work, head: Head, scan: Scan, lanes: Lanes, end: End, step: Step) -> None:
+    def _advance(self, m: Module, head: Head, scan: Scan, lanes: Lanes, end: End, step: Step) -> None:
         """Keeps the result of this comparison, and goes on to the next."""
         with m.If(end.compares):
             m.d.sync += [scan.best.eq(lanes.bound), scan.best_cluster.eq(lanes.bound_cluster)]
@@ -414,7 +415,7 @@ class Hcu(Unit):
         with m.Else():
             m.d.comb += [put.payload.item.eq(Item.LEVEL), put.payload.data.eq(Mux(out.op == CLEAR, 0, out.clusters))]
 
-    def _count_events(self, m: Module, work: Work, end: End) -> None:
+    def _count_events(self, m: Module, end: End) -> None:
         self._count_later(
             m,
             tokens=end.opens | end.joins,

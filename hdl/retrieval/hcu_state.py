@@ -143,9 +143,11 @@ class Scan:
         self.chunk = Signal(bits_for(p.chunks), name="scan_chunk")
         self.partial = [Signal(p.distance_bits, name=f"partial{i}") for i in range(p.n_h)]  # of the last comparison
         self.won = Signal(p.n_h)  # clusters of the last comparison that are nearer than `best`
-        self.compared = Signal.like(self.group, name="compared")  # its group
+        self.compared = Signal.like(self.group, name="compared")  # group of the last comparison
         self.stored = data.View(nearest_layout(p), nearest.r_data)  # nearest cluster of the tiles before
-        self.best = Signal(p.distance_bits)  # least distance before it, or the limit if none came below that
+        self.best = Signal(
+            p.distance_bits
+        )  # least distance before the last comparison, or the limit if none came below that
         self.best_cluster = Signal(p.cluster_bits)
 
     def cluster(self, lane: int | Value) -> Value:
@@ -154,7 +156,7 @@ class Scan:
 
 
 class Step:
-    """The next comparison: the next group or chunk of this visit, or the next visit."""
+    """The group that is read next: of this visit, or the first of the next one."""
 
     def __init__(self, p: HcuParams):
         self.group = Signal(bits_for(-(-p.clusters // p.n_h)), name="next_group")
@@ -174,7 +176,7 @@ class End:
         self.compares = Signal()  # the lanes compare the key with a group
         self.finish = Signal()  # the visit ends
         self.near = Signal()  # the nearest cluster is below th_hd
-        self.resolves = Signal(name="resolved")  # it is the key's last
+        self.resolves = Signal(name="resolved")  # that visit is the key's last
         self.opens = Signal()
         self.joins = Signal()
         self.far = Signal()  # the key joins a cluster that is not near

@@ -14,7 +14,16 @@ from openvrex.sim.system.platforms import EDGE, SERVER
 from openvrex.sim.system.workload import WEIGHTS, Decoder
 
 SHOWN = 2  # tables of the run on the page
-OF_WEIGHTS = ("bf16", "q4_0+bf16", "q4_0", "q4_0+q4_0", "q4_1", "gptq", "gptq-zeros")  # rows, values of --weights
+OF_WEIGHTS = (
+    "bf16",
+    "q8_0",
+    "q4_0+bf16",
+    "q4_0",
+    "q4_0+q4_0",
+    "q4_1",
+    "gptq",
+    "gptq-zeros",
+)  # rows, values of --weights
 
 
 def verify(known: dict) -> str:

@@ -164,10 +164,10 @@ def beside(powers: dict[str, Power]) -> Table:
     for unit, p in powers.items():
         assert p.beside is not None  # measured with OpenSTA
         for kind, row in compared(p.beside).items():
-            marks = [
-                "-" if x is None else f"[red]{x:+.2f}[/]" if kind == "all" and abs(x) > TOLERANCE else f"{x:+.2f}"
-                for x in row.differences
-            ]
+            marks = ["-" if x is None else f"{x:+.2f}" for x in row.differences]
+            judged = row.differences[-1] or 0.0  # the others' causes are known: slews and loads
+            if kind == "all" and abs(judged) > TOLERANCE:
+                marks[-1] = f"[red]{marks[-1]}[/]"
             out.add_row(unit if kind == "all" else "", kind, f"{row.ours:,.3f}", f"{row.opensta:,.3f}", *marks)
     return out
 

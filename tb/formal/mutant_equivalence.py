@@ -14,7 +14,7 @@ from openvrex.synth.yosys_abc import run_abc
 from openvrex.tb.library.yosys import run_yosys
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
-SECONDS = 20  # for one comparison
+SECONDS = 20  # of processor time, for one comparison
 _FLATTEN = (
     "read_rtlil mutants.il",
     "read_verilog side.v",

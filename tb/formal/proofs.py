@@ -55,7 +55,7 @@ from openvrex.tb.formal.sequencer_proof import (
 from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.wtu_ring_proof import RingMonitor
 
-LIMIT = 600  # seconds
+LIMIT = 600  # seconds of ABC's processor time
 
 # Every count is at or near its least value, so that all of them wrap and overflow within a few cycles.
 _SMALL = (
@@ -108,7 +108,7 @@ class Goal:
         return "-".join(re.findall(r"\w+", f"{self.unit} {self.claim} {self.size}"))
 
     def prove(self, limit: int = LIMIT) -> Proof:
-        """Whether the claim holds. Raises `RuntimeError` if there is no answer in `limit` seconds."""
+        """Whether the claim holds. Raises `RuntimeError` if ABC has no answer in `limit` seconds of processor time."""
         with self.within():
             how = {"merge": self.merge, "cut": self.cut, "depth": self.depth, "limit": limit}
             return holds(self.make(False), **how, name=self.name)

@@ -110,7 +110,7 @@ def holds(
     reached = re.search(r"No output (?:failed|asserted) in (\d+) frames", log)
     if depth and reached and int(reached[1]) >= depth:
         return Proof(True, "bmc3", seconds, depth)
-    raise RuntimeError(f"ABC found no answer in {limit} seconds of processor time: {log[-500:]}")
+    raise RuntimeError(f"ABC found no answer (limit: {limit} seconds of processor time): {log[-500:]}")
 
 
 def mutations(monitor: wiring.Component, module: str, count: int, seed: int = 1) -> list[str]:

@@ -40,7 +40,8 @@ TOOLS = {"perl": "perl", "make": "make", "c++": "g++"}
 ICARUS = {"iverilog": "iverilog", "vvp": "iverilog"}
 # Below the current folder, like everything generated: an installed package may stand where nobody can write.
 BUILD = Path(os.environ.get("OPENVREX_BUILD", "build")).absolute() / "sim"
-FOUR_STATES = os.environ.get("OPENVREX_SIMULATOR") == "icarus"  # benches run on Icarus Verilog, whose bits can be X
+SIMULATOR = os.environ.get("OPENVREX_SIMULATOR") or "verilator"
+FOUR_STATES = SIMULATOR == "icarus"  # benches run on Icarus Verilog, whose bits can be X
 HEADERS = "headers.h.fast"  # precompiled by the rule of Verilator's makefile for files of this name
 # One translation unit: at these sizes precompiled headers of a split build cost more than they save. Verilator's own
 # objects are compiled once, so optimised.
@@ -154,7 +155,11 @@ def _state_covers(k: int, register: dict) -> str:
 
 def simulator(emitted: Emitted, waves: bool = False) -> Path:
     """Path of the simulator of `emitted`; built if its content is new."""
+    if SIMULATOR not in ("verilator", "icarus"):
+        raise ToolError(f"OPENVREX_SIMULATOR={SIMULATOR}: must be verilator or icarus")
     if FOUR_STATES:
+        if waves or os.environ.get("OPENVREX_COVERAGE"):
+            raise ToolError("OPENVREX_SIMULATOR=icarus: has no waveforms and no coverage here: unset it")
         return _compiled(emitted)
     flags = ["--vpi", "-Wno-fatal", "-Wno-WIDTH", "-O3", "--x-initial", "unique"]
     flags += ["-DOPENVREX_CHECK"]  # asserts that no address leaves its memory (`hdl/memories.v`)
@@ -174,8 +179,10 @@ def simulator(emitted: Emitted, waves: bool = False) -> Path:
 def _compiled(emitted: Emitted) -> Path:
     """Path of the program that Icarus Verilog makes of `emitted` and its bench; made if its content is new."""
     _check_tools(os.environ, ICARUS)
-    text = emitted.verilog + (top := "`timescale 1ns/1ps\n" + _bench_top(emitted))
-    folder = BUILD / f"{emitted.top}-icarus-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    top = "`timescale 1ns/1ps\n" + _bench_top(emitted)
+    command = ["iverilog", "-g2005", "-DOPENVREX_CHECK", "-s", f"bench_{emitted.top}", "-o", "obj/part", "bench.v"]
+    key = hashlib.sha256("\0".join([_body(emitted), top, *command]).encode()).hexdigest()[:16]
+    folder = BUILD / f"{emitted.top}-icarus-{key}"
     binary = folder / "obj" / emitted.top
     binary.parent.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -183,10 +190,14 @@ def _compiled(emitted: Emitted) -> Path:
         if not binary.exists():
             emitted.write(folder)
             (folder / "bench.v").write_text(top)
-            command = ["iverilog", "-g2005", "-DOPENVREX_CHECK", "-s", f"bench_{emitted.top}", "-o", "obj/part"]
-            _run([*command, "bench.v", emitted.file], folder / "iverilog.log", cwd=folder)
+            _run([*command, emitted.file], folder / "iverilog.log", cwd=folder)
             (folder / "obj/part").replace(binary)
     return binary
+
+
+def _body(emitted: Emitted) -> str:
+    """The Verilog below its comment: a new release, or another word in a data sheet, builds nothing again."""
+    return re.sub(r"\A(//.*\n)+", "", emitted.verilog)
 
 
 def _keep(kept: Path, files: Iterable[Path]) -> None:
@@ -218,9 +229,7 @@ def build(
     leaves = {} if flat else emitted.manifest.get("leaves", {})
     blocks, options = [name for name, count in leaves.items() if count >= 8], (f"OPT_FAST={optimise}", *_MAKE)
     flags = ["--cc", "--exe", "--prefix", "Vtop", *flags, *(["--hierarchical"] if blocks else [])]
-    # The comment at the top changes nothing: a new release, or another word in a data sheet, builds nothing again.
-    body = re.sub(r"\A(//.*\n)+", "", emitted.verilog)
-    texts = [body, *files.values(), *flags, *options, *([emitted.assertions] if emitted.assertions else [])]
+    texts = [_body(emitted), *files.values(), *flags, *options, *([emitted.assertions] if emitted.assertions else [])]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     folder = BUILD / f"{emitted.top}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -311,10 +320,10 @@ class Run:
         Registers and memories start with random bits, unless the unit is to start from zeros: the same ones for 16
         seeds of a test, whose runs one simulator starts.
         """
-        if FOUR_STATES:
-            return ["vvp", "-n", "-m", cocotb_tools.config.lib_entry("vpi", "icarus"), str(binary)]
-        power_up, bits = getattr(self.emitted, "power_up", 2), 1 + self.seed // 16
         mutant = [f"+mutant={n}"] if (n := getattr(self.emitted, "number", 0)) and not self.emitted.port else []
+        if FOUR_STATES:
+            return ["vvp", "-n", "-m", cocotb_tools.config.lib_entry("vpi", "icarus"), str(binary), *mutant]
+        power_up, bits = getattr(self.emitted, "power_up", 2), 1 + self.seed // 16
         return [str(binary), *args, f"+verilator+rand+reset+{power_up}", f"+verilator+seed+{bits}", *mutant]
 
     def _simulate(self, binary: Path, folder: Path, args: Sequence[str] = ()) -> dict:
