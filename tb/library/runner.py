@@ -71,8 +71,9 @@ def verilator_env() -> dict[str, str]:
 
 def _check_tools(env: Mapping[str, str], tools: dict[str, str]) -> None:
     """Raise `ToolError` for a program that a simulator needs and the system lacks."""
-    if missing := {package for program, package in tools.items() if not shutil.which(program, path=env["PATH"])}:
-        names = " ".join(sorted(missing))
+    missing = [package for program, package in tools.items() if not shutil.which(program, path=env["PATH"])]
+    if missing:
+        names = " ".join(dict.fromkeys(missing))
         raise ToolError(f"{names}: not found, and a simulator is built with it: install it (apt install {names})")
 
 
