@@ -164,7 +164,8 @@ def test_a_clock_is_that_of_the_path_with_memories():
         },
     }
     later = {"with_memories": {"paths": [path("memory to register", 120.0), path("register to register", 90.0)]}}
-    (made,) = record_command._clock([("", {"units": {"u": unit}}), ("", {"units": {"u": later}})]).values()
+    reports = [("", {"preset": "core", "units": {"u": units}}) for units in (unit, later)]
+    (made,) = record_command._clock(reports).values()
     assert (made["delay"], made["with_access"], made["access_start"]) == (90.0, 95.0, "m read data")
     assert made["at_14"] == pytest.approx(120.0 * synthesis_results.STEP)
     assert made["kinds_14"]["register to register"] == pytest.approx(90.0 * synthesis_results.STEP)
