@@ -84,10 +84,8 @@ def test_presets_take_llama():
     assert "`core`, `edge8` and `server48` run Llama-3 8B with a table for each of its eight KV heads" in PAGE
     assert [share(name).groups for name in PAPERS] == [8, 1, 1]
     assert [share(name).members for name in PAPERS] == [1, 1, 6]
-    said = "cores=5: must divide 8, the tables of a layer"
-    with pytest.raises(ParamError, match=said):
+    with pytest.raises(ParamError, match="cores=5: must divide 8, the tables of a layer"):
         share("core", 5)
-    assert f"`{said}`" in PAGE
 
 
 def test_tables_and_recall_are_those_of_the_record():
@@ -105,8 +103,7 @@ def test_tables_and_recall_are_those_of_the_record():
     assert f"after some {round(16384 / clusters * 1000, -3):,.0f} tokens" in PAGE
     said = "ReSV with a table of 1,024 clusters for each layer recalls {} of a key, with 8,192 clusters {}"
     assert said.format(*of(sizes, small, large)) in PAGE
-    said = "it recalls {}, full attention {}. The policy `signatures` recalls {}"
-    assert said.format(*of(record["runs"][0]["summaries"], "resv", "full", "signatures")) in PAGE
+    assert "it recalls {}, full attention {}".format(*of(record["runs"][0]["summaries"], "resv", "full")) in PAGE
     lookup = [s for t in record["tables"] for s in t["summaries"] if s["task"] == "lookup"]
     said = "in a table of numbers ReSV recalls {}, full attention {}"
     assert said.format(*of(lookup, "resv prefetch=none", "full")) in PAGE
