@@ -70,7 +70,7 @@ def beside(
     with tempfile.TemporaryDirectory(prefix="vrex-sta-") as tmp:
         reads = "read_saif" in opensta.run(Path(tmp), "puts [info commands read_saif]\n")
         for module in power.modules:
-            for kind, part in module.parts.items():
+            for kind, part in module.kinds.items():
                 # A fJ in each cycle of a MHz is a nW, as leakage is.
                 watts = {k: v * (1 if k == "leakage" else power.mhz) for k, v in vars(part).items()}
                 ours[kind].update({k: v * module.instances / 1e3 for k, v in watts.items()})

@@ -69,7 +69,7 @@ class Module:
     idle : the same while nothing moves, after the run
     leakage : nW
     accesses : reads and writes per cycle, by memory
-    parts : by kind of cells, "registers", "clock gates" and "logic", without the nets that ports and memories drive
+    kinds : by kind of cells, "registers", "clock gates" and "logic", without the nets that ports and memories drive
     counts : toggles and times of its nets, of all recordings
     """
 
@@ -84,13 +84,13 @@ class Module:
     idle: float
     leakage: float
     accesses: dict[MemoryMacro, tuple[float, float]]
-    parts: dict[str, Part]
+    kinds: dict[str, Part]
     counts: Counts = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Power of a unit's logic beside OpenSTA's, as `Module.parts` but in µW, at its library's node.
+    """Power of a unit's logic beside OpenSTA's, as `Module.kinds` but in µW, at its library's node.
 
     ours, opensta : by this module and by OpenSTA
     same : by OpenSTA with our slew and loads, empty if it reads SAIF
@@ -224,7 +224,7 @@ def _told(m: Module) -> dict:
     own = {k: v for k, v in vars(m).items() if k != "counts"}
     return own | {
         "accesses": {k.name: v for k, v in m.accesses.items()},
-        "parts": {k: vars(p) for k, p in m.parts.items()},
+        "kinds": {k: vars(p) for k, p in m.kinds.items()},
     }
 
 
@@ -388,7 +388,7 @@ def _constant(value: float) -> Table:
 
 
 def kind_of(gate: Gate) -> str:
-    """The kind of a cell in `Module.parts`."""
+    """The kind of a cell in `Module.kinds`."""
     return "clock gates" if gate.gate else "registers" if gate.next_state else "logic"
 
 
@@ -462,7 +462,7 @@ class Prices:
                 MemoryMacro.of(name, shape): (accesses[name, "RD"] / edges, accesses[name, "WR"] / edges)
                 for name, shape in shapes.items()
             },
-            parts={k: Part(driven[k] / edges * scale, inside[k] / edges * scale, leakage[k]) for k in leakage},
+            kinds={k: Part(driven[k] / edges * scale, inside[k] / edges * scale, leakage[k]) for k in leakage},
             counts=counts,
         )
 

@@ -240,15 +240,15 @@ class EncoderCompiler(Compiler):
     def _queries(self, parts: list[range], k: int, head: int) -> None:
         """LOAD queries of step `k` to X."""
         qkv, size, (to, _, words, _) = self.plan["qkv"], self.plan.head_size, self._places(k % 2)
-        for rows in parts[k : k + 1]:
-            at = (head * self.plan.tokens + rows.start) * size
-            self.load(qkv, at, len(rows), words, size, LoadTo.X, (FREE,), (FULL,), to=to, step=words)
+        if k < len(parts):
+            at = (head * self.plan.tokens + parts[k].start) * size
+            self.load(qkv, at, len(parts[k]), words, size, LoadTo.X, (FREE,), (FULL,), to=to, step=words)
 
     def _multiply(self, parts: list[range], k: int) -> None:
         """MUL of queries of step `k` by all keys."""
         queries, _, words, tiles = self._places(k % 2)
-        for rows in parts[k : k + 1]:
-            self.mul(0, queries, len(rows), tiles, words, words)
+        if k < len(parts):
+            self.mul(0, queries, len(parts[k]), tiles, words, words)
 
     def _step(self, parts: list[range], k: int, head: int, values: int) -> None:
         """Exponentials of the scores of step `k`, and results of the step before.

@@ -15,17 +15,17 @@ from openvrex.hdl.arith.order import exceeds
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import VpeParams
 
-FOUR = 4  # numbers that are compared each with each
+AT_ONCE = 4  # numbers that are compared each with each
 GROUP = 8  # lanes whose numbers are compressed to two rows in the cycle that aligns them
 FIELD = 31  # bits of a significand shifted to its block of eight exponents
 BLOCK_BITS = 5
 NAN = 0x7FC00000
 
 
-def _largest(m: Module, values: list[Value], name: str, out: Value | None = None) -> Signal:
-    """The largest of a few FP32 numbers, without those of `out`: the NaN below all numbers if there is no other.
+def _largest_number(m: Module, values: list[Value], name: str, out: Value | None = None) -> Signal:
+    """The largest of a few FP32 numbers, all compared with each other at once, which is faster than a tree.
 
-    It compares each with each at once, which is faster than a tree.
+    Numbers in `out` do not take part; if all are out, the result is all ones, the NaN below all numbers.
     """
     loses: list[list[Value]] = [[] for _ in values]
     for j, y in enumerate(values):
@@ -75,16 +75,19 @@ class RowMax(wiring.Component):
         words = [self.word.word_select(j, 32) for j in range(self.p.n_w)]
         # The only NaN is the quiet one.
         out = comb(m, "out", Cat(~live | x[22:31].all() for live, x in zip(self.live, words, strict=True)))
-        groups = [slice(j, j + FOUR) for j in range(0, len(words), FOUR)]
+        groups = [slice(j, j + AT_ONCE) for j in range(0, len(words), AT_ONCE)]
         keys = [
-            reg(m, f"key{k}", _largest(m, words[g], f"four{k}", out[g]), when=self.valid) for k, g in enumerate(groups)
+            reg(m, f"key{k}", _largest_number(m, words[g], f"four{k}", out[g]), when=self.valid)
+            for k, g in enumerate(groups)
         ]
-        groups = [slice(j, j + FOUR) for j in range(0, len(keys), FOUR)]
-        keys = [reg(m, f"best{k}", _largest(m, keys[g], f"group{k}"), when=valid[0]) for k, g in enumerate(groups)]
+        groups = [slice(j, j + AT_ONCE) for j in range(0, len(keys), AT_ONCE)]
+        keys = [
+            reg(m, f"best{k}", _largest_number(m, keys[g], f"group{k}"), when=valid[0]) for k, g in enumerate(groups)
+        ]
         row = Signal(32, reset_less=True)
         before = comb(m, "before", row | first[1].replicate(32))
         with m.If(valid[1]):
-            m.d.sync += row.eq(_largest(m, [*keys, before], "highest"))
+            m.d.sync += row.eq(_largest_number(m, [*keys, before], "highest"))
         m.d.sync += self.done.eq(valid[1] & last[1])
         m.d.comb += self.y.eq(Mux(row[22:].all(), NAN, row))
         return m

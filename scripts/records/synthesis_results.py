@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from openvrex.golden.function_params import check
 from openvrex.scripts.markdown import table
 from openvrex.synth import technology
 from openvrex.synth.opensta_power import Row, compared
@@ -339,8 +340,10 @@ def _worst(libraries: dict) -> float:
 def _apart(libraries: dict) -> tuple[int, int]:
     """The largest difference (%) of a unit's power from OpenSTA's, as it is and with our slew and loads, rounded up."""
     rows = [beside(unit)["all"].differences for units in libraries.values() for unit in units.values()]
-    first, last = (max(abs(row[i] or 0.0) for row in rows) for i in (0, -1))
-    return math.ceil(first), math.ceil(last)
+    first, last = ([abs(x) for row in rows if (x := row[i]) is not None] for i in (0, -1))
+    alone = "has no power with our slew and loads: record with release 2.0"
+    check(len(first) == len(last) == len(rows), "sta", "a release that reads SAIF", alone)
+    return math.ceil(max(first)), math.ceil(max(last))
 
 
 def _share(rows: dict, name: str) -> float:

@@ -53,3 +53,26 @@ async def products(dut):
             "perf": {n: perf >> 32 * i & 0xFFFFFFFF for i, n in enumerate(names)},
         }
     )
+
+
+@cocotb.test()
+async def overwritten(dut):
+    """Load config["w"] and ["x"], issue ["c"], and write ["over_w"] and ["over_x"] from ["gap"] cycles after `read`."""
+    c = config()
+    p = DpeParams(**c["params"])
+    bench = Bench(dut, c["seed"])
+    w, x = bench.source("w", weight_layout(p)), bench.source("x", activation_layout(p))
+    commands, o = bench.source("c", command_layout(p)), bench.sink("o", result_layout(p))
+    await bench.start()
+    w.put(c["w"])
+    x.put(c["x"])
+    await bench.run(lambda: not w.queue and not x.queue)
+    commands.put(c["c"])
+    while not bits_of(dut.read):
+        await bench.step()
+    for _ in range(c["gap"] - 1):
+        await bench.step()
+    w.put(c["over_w"])
+    x.put(c["over_x"])
+    await bench.run(lambda: len(o.got) == c["results"])
+    result({"beats": o.values})

@@ -1,6 +1,6 @@
 """Checks of the DPE, shared by tests, mutants, coverage and stress: products equal golden, cycles its time view."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any, Self
@@ -12,7 +12,7 @@ from openvrex.hdl.params import DpeParams, preset
 from openvrex.sim.units.dpe_time import DpeTime
 from openvrex.tb.library.dpe_traffic import Traffic
 from openvrex.tb.library.operands import KINDS, operands
-from openvrex.tb.library.runner import emit
+from openvrex.tb.library.runner import Run, emit
 from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 
@@ -120,6 +120,26 @@ def check_results_fill_their_queue():
     got = t.run(emitted(TINY), 1, stall=0.95)
     assert got["beats"] == t.wants
     assert got["perf"]["waits"] > 0
+
+
+def overwritten(gap: int) -> tuple[list[dict], list[dict]]:
+    """Results, and golden's, of a command whose last words are written with NaNs that many cycles after `read`."""
+    p, t, rng = TINY, Traffic(TINY), np.random.default_rng(3)
+    length = p.w_depth * p.n_w  # all words of W are read, the last one in the last cycle
+    t.phase(operands(rng, "normal", p.n_h, length), operands(rng, "normal", 1, length))
+    (phase,), nans = t.phases, {"data": [0x7FFF] * p.n_w}
+    last = {"tree": p.n_h - 1, "upto": 1, "addr": phase["w"][-1]["addr"]}
+    over = {"over_w": [last | nans], "over_x": [phase["x"][-1] | nans], "gap": gap}
+    config = {"params": asdict(p), **phase, **over}
+    return Run(emitted(p), "bench_dpe", "overwritten", config, waves=False)()["beats"], t.wants
+
+
+def check_words_are_free_behind_read():
+    """From the third cycle after `read`, as the data sheet says, and no earlier: this bench would see it."""
+    got, wants = overwritten(3)
+    assert got == wants
+    got, wants = overwritten(2)
+    assert got != wants
 
 
 def check_chunks_far_from_each_other(exponents):

@@ -26,6 +26,7 @@ from openvrex.tb.checks.dpe_checks import (
     check_one_special_number_in_each_lane,
     check_reset_in_flight,
     check_results_fill_their_queue,
+    check_words_are_free_behind_read,
     emitted,
     specials,
     traffic,
@@ -83,6 +84,10 @@ def test_results_that_are_not_taken_hold_the_chunks_back():
     assert got["beats"] == t.wants
     assert got["perf"]["waits"] > 0
     assert got["perf"]["chunks"] == 32
+
+
+def test_words_are_free_behind_read():
+    check_words_are_free_behind_read()
 
 
 def test_results_fill_their_queue():
