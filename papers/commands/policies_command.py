@@ -27,11 +27,12 @@ def command(
 ) -> None:
     """Time a frame with every policy, those without hardware too.
 
-    The figures are those of a recorded stream. `vrex simulate policies` times the programs that a core runs.
+    The figures are those of a recorded stream; entries lie behind the link. `vrex simulate policies` times the
+    programs that a core runs.
     """
     check(on in system_options.SYSTEMS, "platform", on, f"must be one of {', '.join(system_options.SYSTEMS)}")
     profiles = system_options.read_results(results, _profiles) if results else PROFILES
-    (v,) = system_options.systems(on, preset, param)
+    (v,) = system_options.systems(on, preset, param, "link")
     curve_table.show([policies(v, profiles, (cache,) if cache else CACHES, batch)], json)
 
 

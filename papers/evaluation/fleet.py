@@ -45,8 +45,8 @@ class Device:
 
     @property
     def hardware(self) -> Vrex:
-        """The platform."""
-        return platform(self.platform, self.preset, self.params)  # type: ignore[return-value]
+        """The platform, its cache behind the link as the papers have it."""
+        return platform(self.platform, self.preset, self.params, home="link")  # type: ignore[return-value]
 
 
 def day(device: Device) -> dict[str, float | str]:

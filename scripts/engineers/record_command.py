@@ -285,7 +285,7 @@ def _readings(reports: list[tuple[str, dict]]) -> dict:
             "ge": unit["total_ge"],
             "memories": sum(Sram(*m[:4], synthesis_results.NODE, m[4]).area.value for m in memories) / 1e6,
             "rows": {n: round(dre_demand.selecting(p, n, LATENCY).cycles) for n in ROWS},
-            "frames": {row[0].split()[0]: float(row[1]) for row in frames[0]["rows"]},
+            "frames": {row[0].split()[0].rstrip(","): float(row[1]) for row in frames[0]["rows"]},
         }
     return out
 
@@ -321,24 +321,23 @@ SIMULATION = {
     "pass": "simulate pass",
     "pass edge8x": "simulate pass --preset edge8x",
     "pass server48x": "simulate pass --platform server --preset server48x",
-    "frames": "simulate frames --policy resv",
-    "frames of 2": "simulate frames --policy resv -p kvmu.entry_bytes=1024",
-    "frames of 8": "simulate frames --policy resv -p kvmu.entry_bytes=4096",
+    "frames": "simulate frames --policy resv --home link",
+    "frames of 2": "simulate frames --policy resv --home link -p kvmu.entry_bytes=1024",
+    "frames of 8": "simulate frames --policy resv --home link -p kvmu.entry_bytes=4096",
     **{
-        f"home {kind}{changes}": f"simulate frames --cache 40000{select}{changes}"
+        f"home {kind}{changes}": f"simulate frames --home link --cache 40000{select}{changes}"
         for kind, select in (("resv", " --policy resv"), ("published", " --select world:resv-buckets"))
         for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32")
     },
     **{
         f"frames {name}": f"simulate frames {words}".strip()
         for name, words in (
-            ("flexgen", "--policy flexgen --platform edge"),
-            ("published", "--select world:resv-buckets"),
-            ("resv token", "--policy resv --stage token"),
+            ("flexgen", "--policy flexgen --platform edge --home link"),
+            ("published", "--select world:resv-buckets --home link"),
+            ("resv token", "--policy resv --stage token --home link"),
             ("pages token", "--stage token"),
             ("pages", ""),
-            ("pages near", "--home device"),
-            ("pages 4 bits", "-p kv4_group=32"),
+            ("pages 4 bits far", "-p kv4_group=32 --home link"),
             ("pages x", FOUR),
             *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in OF_WEIGHTS),
             *(
@@ -351,7 +350,6 @@ SIMULATION = {
         f"frames pages{name} 1M": f"simulate frames --cache 1048576 -p clusters=131328{words}"
         for name, words in (
             ("", ""),
-            (" near", " --home device"),
             (" x", f" {FOUR}"),
         )
     },
@@ -361,11 +359,12 @@ SIMULATION = {
         for stage in ("frame", "token")
         for n in BATCHES
     },
-    "windows": "simulate policies --policy full,resv,pages,hybrid,streamingllm,codecsight -p hybrid.recent_blocks=240",
+    "windows": "simulate policies --home link --policy full,resv,pages,hybrid,streamingllm,codecsight "
+    "-p hybrid.recent_blocks=240",
     "branch": "simulate policies --policy hybrid -p hybrid.recent_blocks=240 -p hybrid.ssm=random --cache 10240",
-    "roomy": "simulate policies --policy resv --cache 40960 -p clusters=32768",
-    "server": "simulate policies --policy full,resv --cache 40960 --platform server",
-    "core": "simulate policies --policy full,resv --cache 40960 --preset core",
+    "roomy": "simulate policies --policy resv --home link --cache 40960 -p clusters=32768",
+    "server": "simulate policies --policy full,resv --home link --cache 40960 --platform server",
+    "core": "simulate policies --policy full,resv --home link --cache 40960 --preset core",
 }
 # The same of a layer, for docs/simulator.md.
 LONG = "--cached 1024 --cached 10240 --cached 40960"
@@ -437,7 +436,7 @@ MEASURED = {
         tuple(
             ("embedded", f"{words} {changes}".rstrip())
             for changes in READINGS.values()
-            for words in ("size area wtu", f"simulate frames --policy resv --cache {CACHE}")
+            for words in ("size area wtu", f"simulate frames --policy resv --home link --cache {CACHE}")
         ),
         ("wtu",),
         _readings,

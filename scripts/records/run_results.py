@@ -70,8 +70,13 @@ def homes(known: dict) -> str:
     """Times of a frame by KV heads of a table."""
     caches, rows = known["simulation"]["frames"]["columns"][1:-1], []
     for heads, name in (("1 (default)", "frames"), ("2", "frames of 2"), ("8", "frames of 8")):
-        rows += [[f"`{row[0].split()[0]}`", heads, *row[1:-1]] for row in known["simulation"][name]["rows"]]
+        rows += [[f"`{_preset(row)}`", heads, *row[1:-1]] for row in known["simulation"][name]["rows"]]
     return table(["preset", "KV heads of a table", *caches], sorted(rows, key=lambda row: row[0]))
+
+
+def _preset(row: list[str]) -> str:
+    """The preset that a row of `vrex simulate frames` begins with."""
+    return row[0].split()[0].rstrip(",")
 
 
 def stages(known: dict) -> str:
@@ -97,13 +102,13 @@ def home(known: dict) -> str:
     for at, platform in enumerate(("edge", "server")):
         for changes in ("", " -p block_slots=32", " -p kv4_group=32", " -p kv4_group=32 -p block_slots=32"):
             cells = [known["simulation"][f"home {kind}{changes}"]["rows"][at][1] for kind in ("resv", "published")]
-            name = known["simulation"]["home resv"]["rows"][at][0].split()[0]
+            name = _preset(known["simulation"]["home resv"]["rows"][at])
             rows.append([f"the same, `{changes.strip()}`" if changes else f"{platform}, `{name}`", *cells])
     head = ["`vrex simulate frames --cache 40000` on", "`--policy resv`, ms a frame (`*`: tables are full)"]
     return table([*head, "`resv-buckets` (`--select world:resv-buckets`)"], rows)
 
 
-LONG = {  # rows of frames of coded pages beside ReSV, entries behind the link: policy, record
+LONG = {  # rows of frames of coded pages beside ReSV: policy, record
     "`resv`": "frames",
     "`pages`": "frames pages",
     "`pages`, entries and weights of 4 bits: `{}x`": "frames pages x",
@@ -151,7 +156,7 @@ def batches(known: dict) -> str:
 def _of_weights(known: dict) -> list[tuple[str, str]]:
     """What docs/simulator.md says of passes with weights and entries of 4 bits."""
     took = {s["name"]: 1e3 * s["seconds"] for s in known["simulation"]["pass edge8x"]["stages"]}
-    packed = known["simulation"]["frames pages 4 bits"]["rows"][0][3]
+    packed = known["simulation"]["frames pages 4 bits far"]["rows"][0][3]
     left = f"the encoder takes {took['vision']:.1f} ms of a frame, the fitted gap {took['gap']:.1f}, the vocabulary"
     small = Decoder(packing=WEIGHTS["q4_0"])
     lanes = SERVER.core.dpe.n_w

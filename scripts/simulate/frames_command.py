@@ -21,7 +21,7 @@ def command(
     cache: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each stream in the cache; 1K to 1M by default.")
     ] = None,
-    home: system_options.Home = "link",
+    home: system_options.Home = None,
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
     policy: Annotated[

@@ -35,7 +35,7 @@ def command(
         str | None, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}; {system_options.OWN_POLICY}")
     ] = None,
     cache: system_options.Cache = 40960,
-    home: system_options.Home = "link",
+    home: system_options.Home = None,
     batch: system_options.Batch = 1,
     stage: system_options.Stage = "frame",
     tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a question.", show_default="25")] = None,

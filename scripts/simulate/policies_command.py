@@ -26,7 +26,7 @@ def command(
     cache: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each stream in the cache; several lengths by default.")
     ] = None,
-    home: system_options.Home = "link",
+    home: system_options.Home = None,
     model: window_options.Model = MODEL,
     weights: system_options.Weights = None,
     select: Annotated[

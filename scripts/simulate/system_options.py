@@ -32,10 +32,11 @@ Platform = Annotated[
 ]
 System = Annotated[str | None, typer.Option("--platform", help="edge or server; both by default.")]
 Home = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--home",
-        help="Where entries lie that have left the ring: link, or device, the device memory while it has room.",
+        help="Where entries lie that have left the ring: link, or device, the device memory while it has room; by "
+        "default device where the preset has hardware for coded pages.",
     ),
 ]
 Policy = Annotated[str, typer.Option("--policy", help=f"One of {', '.join(POLICIES)}.")]
@@ -85,7 +86,7 @@ def own_policy(name: str | None, on: str, preset: str | None, assignments: Seque
     return found.core.policy if isinstance(found, Vrex) else POLICY
 
 
-def systems(on: str | None, preset: str | None, assignments: list[str] | None, home: str = "link") -> list[Vrex]:
+def systems(on: str | None, preset: str | None, assignments: list[str] | None, home: str | None = None) -> list[Vrex]:
     """The V-Rex platforms that --platform, --preset, -p and --home name; both without a platform."""
     found = (platform(name, preset, assignments or (), home) for name in ((on,) if on else SYSTEMS))
     return [v for v in found if isinstance(v, Vrex)]

@@ -1,17 +1,22 @@
-"""Tables that show which resource limits V-Rex at 40K tokens and beyond, and which change removes the limit."""
+"""Tables that show which resource limits V-Rex at 40K tokens and beyond, and which change removes the limit.
+
+Entries lie behind the link, as V-Rex has them.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from openvrex.sim.system import platforms as known
 from openvrex.sim.system.memory_curves import Curve
 from openvrex.sim.system.passes import lacks, legend, mark, simulate
 from openvrex.sim.system.pcie import LINKS
-from openvrex.sim.system.platforms import EDGE, SERVER, Vrex
+from openvrex.sim.system.platforms import Vrex
 from openvrex.sim.system.ssd import Ssd
 from openvrex.sim.system.timeline import Pass, Point
 from openvrex.sim.system.workload import Selection
 
 CACHES = (10240, 40960, 131072, 1 << 20)
+EDGE, SERVER = (replace(v, home="link") for v in (known.EDGE, known.SERVER))
 
 
 def platforms() -> dict[str, Vrex]:

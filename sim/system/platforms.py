@@ -38,7 +38,8 @@ class Vrex:
     prefetch : each layer fetches for the next one; else it waits for its own fetch
     power    : which figures of `POWER` count
     capacity : bytes of device memory
-    home     : where entries lie that have left the ring: behind the "link", or in "device" memory while there is room
+    home     : where entries lie that have left the ring: behind the "link", or in "device" memory while there is room;
+               `home_of` has a preset's own
     network  : a network of the chip, which OpenVRex does not have, joins the cores to memory; else `system.ports` do
     """
 
@@ -144,14 +145,15 @@ class Gpu:
     weights: float = 0.87
 
 
-EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30)
-SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30, network=True)
+EDGE = Vrex("edge8", preset("edge8"), Dram(LPDDR5), GEN3_X4, Ssd(), 32 << 30, home="device")
+SERVER = Vrex("server48", preset("server48"), Dram(HBM2E), GEN4_X16, None, 80 << 30, home="device", network=True)
 
 # The paper's machine: the presets of V-Rex as published. Each table has one KV head. The paper has one for all (its HC
 # table has 1.67 % of the cache, VI-B), which takes these cores longer: it fetches the union of what the heads select.
-PAPER_EDGE = replace(EDGE, name="V-Rex8", system=preset("vrex8"))
-PAPER_SERVER = replace(SERVER, name="V-Rex48", system=preset("vrex48"))
-KVPU = replace(EDGE, name="edge8 KVPU", kvmu=False)
+# Its cache lies behind the link.
+PAPER_EDGE = replace(EDGE, name="V-Rex8", system=preset("vrex8"), home="link")
+PAPER_SERVER = replace(SERVER, name="V-Rex48", system=preset("vrex48"), home="link")
+KVPU = replace(EDGE, name="edge8 KVPU", kvmu=False, home="link")
 HOST = Dram(DDR4)
 
 # Sources of `predict`, figures of the V-Rex paper:
@@ -199,36 +201,42 @@ PLATFORMS: dict[str, Platform] = {
 }
 
 
-HOMES = ("link", "device")
+HOMES = {"link": "behind the link", "device": "in device memory"}
+
+
+def home_of(system: SystemParams) -> str:
+    """Where entries of a preset lie first: in device memory with coded pages, else behind the link, as V-Rex's."""
+    return "device" if system.core.policy == "pages" else "link"
 
 
 def platform(
-    name: str, preset_name: str | None = None, assignments: Sequence[str] = (), home: str = "link"
+    name: str, preset_name: str | None = None, assignments: Sequence[str] = (), home: str | None = None
 ) -> Platform:
     """The platform `name` of `PLATFORMS`, with the hardware of a preset or design file, or with parameters overridden.
 
     name : or the path of a platform file, which ends in .json
-    home : as of `Vrex`
+    home : as of `Vrex`; that of the platform, or of the preset, if None
 
     Raises `ParamError` for unknown names, and for parameters or another home of a GPU, but for "home_bits=4" of one
     that was measured; `ValueError` as `gpu_figures.read`.
     """
-    check(home in HOMES, "home", home, f"must be one of {', '.join(HOMES)}")
+    check(home is None or home in HOMES, "home", home, f"must be one of {', '.join(HOMES)}")
     file = name.endswith(".json")
     check(file or name in PLATFORMS, "platform", name, f"must be one of {', '.join(PLATFORMS)}, or a .json file")
     found = MeasuredGpu(Path(name).stem, read(Path(name))) if file else PLATFORMS[name]
     if not isinstance(found, Vrex):
-        check(home == "link", "home", home, f"must be link on {name}: a GPU's cache is resident or behind the link")
+        check(home != "device", "home", home, f"must be link on {name}: a GPU's cache is resident or behind the link")
         if isinstance(found, MeasuredGpu) and list(assignments) == ["home_bits=4"]:
             found, assignments = replace(found, home_bits=4), ()
         own = " but -p home_bits=4" * isinstance(found, MeasuredGpu)
         why = f"has no preset and no parameters{own}: leave them out"
         check(not preset_name and not assignments, "platform", name, why)
         return found
-    if home != "link":
-        found = replace(found, name=f"{found.name}, home in device memory", home=home)
     if preset_name:
-        found = replace(found, name=preset_name, system=load(preset_name))
+        system = load(preset_name)
+        found = replace(found, name=preset_name, system=system, home=home_of(system))
+    if home and home != found.home:
+        found = replace(found, name=f"{found.name}, home {HOMES[home]}", home=home)
     if assignments:
         found = replace(found.changed(*assignments), name=f"{found.name} -p {' -p '.join(assignments)}")
     return found

@@ -89,14 +89,14 @@ def test_what_stays_on_the_device_has_no_retrieval():
 
 def test_blocks_take_what_is_left():
     """Of clusters of two tokens a block of eight slots is a quarter full, and it is read where it lies."""
-    near = replace(EDGE, home="device")
+    far = replace(EDGE, home="link")
     at, shares = Point(10240), constant("x", 0.05, 0.1, LLAMA, cluster=2.0)
-    found, apart = arrays(near, at, shares), arrays(EDGE, at, shares)
+    found, apart = arrays(EDGE, at, shares), arrays(far, at, shares)
     assert {name: found[name] for name in apart} == apart
     filled, every = 8 * 32 * (10240 - 256) // 2, 8 * 32 * (10240 - 256)
     assert found["blocks"] == (filled + (every - filled) // 8) * 8 * 512
-    small = replace(near, capacity=sum(found.values()) - found["blocks"] // 2)
+    small = replace(EDGE, capacity=sum(found.values()) - found["blocks"] // 2)
     assert arrays(small, at, shares)["blocks"] == found["blocks"] // 2
-    whole, half, none = (run(v, at, shares) for v in (near, small, EDGE))
+    whole, half, none = (run(v, at, shares) for v in (EDGE, small, far))
     assert (whole.fetched, half.fetched) == (0, pytest.approx(none.fetched / 2))
     assert whole.seconds < half.seconds < none.seconds

@@ -93,7 +93,10 @@ def test_a_layer_s_stages_are_those_of_the_program():
     )
 
 
-def passes(cache: int, v=EDGE, batch: int = 1, **changes) -> PagesPass:
+FAR = replace(EDGE, home="link")
+
+
+def passes(cache: int, v=FAR, batch: int = 1, **changes) -> PagesPass:
     own = Entry(CodedPages, PageParams(**changes))
     return PagesPass.of(v, own, Point(cache, batch), Given(constant("none", 0.0, 0.0, Decoder())))
 
@@ -152,14 +155,14 @@ def test_members_of_a_team_score_pages_of_their_own():
     assert part["turn"]["dpe"] == own["turn"]["dpe"]
     assert part["ring"]["dpe"] == own["resident"]["dpe"] > part["resident"]["dpe"]
     assert set(part) - set(own) == {"qkv", "ring", "join"} | {"add_output", "add_down"} & set(part)
-    frame, near = passes(8192, SERVER).frame(), passes(8192, replace(SERVER, home="device")).frame()
-    assert near.seconds < frame.seconds
+    far, near = (passes(8192, replace(SERVER, home=home)).frame() for home in ("link", "device"))
+    assert near.seconds < far.seconds
     own = passes(8192, SERVER)
     assert 4e6 < (own.held_bytes - own.arrays["kept"]) / 256 < 8e6  # of a table, mostly codes and means
 
 
 def test_what_a_budget_and_a_link_cost():
-    plain = EDGE.changed("kept=0")  # no page is found in device memory
+    plain = FAR.changed("kept=0")  # no page is found in device memory
     many, few = passes(8192, plain).frame(), passes(8192, plain, budget=64).frame()
     assert few.fetched / many.fetched == (64 + 8) / (512 + 8)
     assert few.seconds < many.seconds
@@ -170,7 +173,7 @@ def test_what_a_budget_and_a_link_cost():
 def test_pages_that_were_fetched_are_found():
     """The share that was recorded, by places for a page of a set; all are kept, so places take memory."""
     r, m, pages = records()["world"]["pages"], Decoder(), 512 // 8 + 1
-    none, some, many = (passes(8192, EDGE.changed(f"kept={n}")) for n in (0, 64, 512))
+    none, some, many = (passes(8192, FAR.changed(f"kept={n}")) for n in (0, 64, 512))
     assert none.found("frame") == 0 < some.found("frame") < many.found("frame") < 1
     assert "found" not in none.note
     assert f"{many.found('frame'):.0%} of them kept" in many.note
@@ -194,20 +197,20 @@ def test_pages_that_were_fetched_are_found():
 
 def test_blocks_longer_than_a_page_are_never_whole():
     """Then nothing is found, and nothing kept; of a page of several blocks only the first is."""
-    long, none = (passes(8192, EDGE.changed("block_slots=32", f"kept={n}")) for n in (512, 0))
+    long, none = (passes(8192, FAR.changed("block_slots=32", f"kept={n}")) for n in (512, 0))
     assert long.found("frame") == 0
     assert "kept" not in long.note
     assert long.frame().fetched == none.frame().fetched
     share = replace(long.share(), found=0.9)  # the hardware finds none, whatever is laid down
     assert not any(b.near or b.keep for b in share.held(DreTime).kvmu.kv.found(0, share.chosen)[0])
-    half, all_of_it = (passes(8192, EDGE.changed(f"block_slots={n}", "kept=512")) for n in (4, 8))
+    half, all_of_it = (passes(8192, FAR.changed(f"block_slots={n}", "kept=512")) for n in (4, 8))
     saved = [1 - one.frame().fetched / none.frame().fetched for one in (half, all_of_it)]
     assert saved[0] == pytest.approx(saved[1] / 2)
 
 
 def test_device_memory_grows_by_the_room_of_the_tables():
     """8 bytes a token for codes, 1 for a mean; all tables have room for the preset's clusters."""
-    small, large = (passes(8192, EDGE.changed(f"clusters={n}")).held_bytes for n in (8192, 16384))
+    small, large = (passes(8192, FAR.changed(f"clusters={n}")).held_bytes for n in (8192, 16384))
     tokens = 8192 * PageParams.page * Decoder().layers * Decoder().kv_heads
     assert 9 * tokens < large - small < 12 * tokens
 
@@ -227,7 +230,7 @@ def test_a_batch_loads_weights_once():
     frames = one.frame(), four.frame()
     assert frames[1].named("fetch") == pytest.approx(4 * frames[0].named("fetch"))
     assert frames[1].fetched == 4 * frames[0].fetched
-    apart = passes(8192, EDGE.changed("common=false"), batch=4).frame()
+    apart = passes(8192, FAR.changed("common=false"), batch=4).frame()
     assert sum(s.bytes for s in apart.stages) > sum(s.bytes for s in frames[1].stages)
     held, single = four.arrays, one.arrays
     for name in ("codes", "fetched", "rings", "kept"):
@@ -235,13 +238,12 @@ def test_a_batch_loads_weights_once():
     own = Decoder().layers * Decoder().kv_heads * plan.context_bytes - single["codes"] - single["fetched"]
     assert held["weights"] - single["weights"] == 3 * own  # matrices of codes
     with pytest.raises(ParamError, match="n_ctx=64: must be at least 128: a core has a context"):
-        passes(8192, EDGE.changed("n_ctx=64"), batch=4).frame()
+        passes(8192, FAR.changed("n_ctx=64"), batch=4).frame()
 
 
 def test_entries_that_fit_stay_in_device_memory():
     """Nothing crosses the link while all blocks fit; beyond that, the share of those that do not."""
-    near = replace(EDGE, home="device")
-    link, device = passes(8192), passes(8192, near)
+    link, device = passes(8192), passes(8192, EDGE)
     blocks = -(-(8192 + 10 - 256) // 8) * 8 * Decoder().token_bytes  # with those of the frame
     assert device.held_bytes - link.held_bytes == pytest.approx(blocks, rel=0.001)
     assert (device.home, device.frame().fetched) == (0, 0)
@@ -249,7 +251,7 @@ def test_entries_that_fit_stay_in_device_memory():
     took = [frame.named("fetch") for frame in frames]
     assert took[0] < took[1]
     assert frames[1].seconds - frames[0].seconds == pytest.approx(took[1] - took[0])
-    few = passes(8192, replace(near, capacity=device.device_bytes - blocks // 4))
+    few = passes(8192, replace(EDGE, capacity=device.device_bytes - blocks // 4))
     assert few.home == pytest.approx(blocks / 4, rel=0.001)
     assert few.frame().fetched == pytest.approx(link.frame().fetched / 4, rel=0.001)
     assert device.frame().seconds < few.frame().seconds < link.frame().seconds

@@ -702,7 +702,7 @@ GIVEN = {
     "batch": ("--batch", "2"),
     "stage": ("--stage", "token"),
     "select": ("--select", "table2"),
-    "home": ("--home", "device"),
+    "home": ("--home", "link"),
     "output": ("-o", "plots"),
     "preset": ("--platform", "edge", "--preset", "core"),
     "param": ("-p", "kvmu.recent=512"),

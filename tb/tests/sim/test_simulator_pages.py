@@ -1,11 +1,13 @@
 """Tables of the manual that the simulator makes, as far as they take no time: what is fetched, sizes, short frames."""
 
+from dataclasses import replace
+
 import pytest
 
 from openvrex.scripts.records import recorded_page
 from openvrex.scripts.simulate.selection_command import figures
+from openvrex.sim.system import platforms
 from openvrex.sim.system.frame_times import frames, memory
-from openvrex.sim.system.platforms import EDGE, SERVER
 from openvrex.sim.system.selection import records
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
@@ -13,6 +15,7 @@ from openvrex.tb.library.runner import ROOT
 
 SIMULATOR, TABLES = ((ROOT / "docs" / name).read_text() for name in ("simulator.md", "tables.md"))
 SHARES = traced(Decoder())
+EDGE, SERVER = (replace(v, home="link") for v in (platforms.EDGE, platforms.SERVER))
 
 
 @pytest.mark.parametrize("policy", ["resv", "resv-buckets"])
