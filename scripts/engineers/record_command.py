@@ -20,7 +20,7 @@ from openvrex.golden.function_params import check
 from openvrex.hdl.params import override, preset
 from openvrex.scripts import console
 from openvrex.scripts.progress import Spinner
-from openvrex.scripts.records import gpu_results, recorded_results, synthesis_results
+from openvrex.scripts.records import gpu_results, recorded_results, stream_results, synthesis_results
 from openvrex.scripts.records.run_results import OF_WEIGHTS
 from openvrex.sim.system import dre_demand
 from openvrex.sim.system.gpu_figures import written
@@ -428,6 +428,9 @@ MEASURED = {
     "simulation": Result(tuple(("embedded", words) for words in SIMULATION.values()), (), _simulation, ("numpy",)),
     "layers": Result(tuple(("embedded", f"simulate {words}") for words in LAYERS.values()), (), _layers, ("numpy",)),
     "text": Result((("embedded", TEXT),), (), _texts, ("numpy",)),
+    "streams": Result(
+        tuple(("embedded", words) for words in stream_results.COMMANDS), (), stream_results.recorded, ("numpy",)
+    ),
     "memories": Result((("embedded", "simulate memories"),), (), _first, ("numpy",)),
     "fleet": Result((("embedded", FLEET),), (), _first, ("numpy",)),
     "evaluation": Result((("embedded", "papers evaluate"),), (), _first, ("numpy",)),

@@ -8,7 +8,7 @@ from openvrex.hdl.params import CLOCK, preset
 from openvrex.papers.evaluation.anchor_table import markdown, summary
 from openvrex.papers.evaluation.paper_points import AGREE, DIFFER, Number
 from openvrex.scripts.markdown import table
-from openvrex.scripts.records import gpu_results
+from openvrex.scripts.records import gpu_results, stream_results
 from openvrex.sim.system.passes import MARK
 from openvrex.sim.system.platforms import EDGE, SERVER
 from openvrex.sim.system.workload import WEIGHTS, Decoder
@@ -349,6 +349,7 @@ BLOCKS: dict[str, Callable[[dict], str]] = {
     "weights": weights,
     "batches": batches,
     **gpu_results.BLOCKS,
+    **stream_results.BLOCKS,
     "frames": frames,
     "fleet": fleet,
     "anchors": anchors,
@@ -372,6 +373,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("simulator.md", "of 512 bytes come at {} GB/s, blocks of eight at {},".format(*drive["pcie3x4", "256"][2:4])),
         *(("papers/policies.md", line) for line in _window_sentences(known)),
         *gpu_results.cited(known),
+        *stream_results.cited(known),
         *_of_weights(known),
         (
             "limits.md",
