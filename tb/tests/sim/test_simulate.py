@@ -29,14 +29,14 @@ from openvrex.papers.evaluation.paper_numbers import numbers, table_share
 from openvrex.papers.evaluation.paper_points import AGREE, CACHES, DIFFER, ON_FITS, PLATFORMS, Claims, Points, judged
 from openvrex.scripts.main import app
 from openvrex.scripts.simulate import dre_command, layer_command, prediction_command
-from openvrex.sim.system import core_policies, dre_demand, layer_load
+from openvrex.sim.system import core_policies, dre_demand, layer_load, platforms
 from openvrex.sim.system import limits as paper_limits
 from openvrex.sim.system.frame_times import frames
 from openvrex.sim.system.home import transfer
 from openvrex.sim.system.limits import ENGINES, engines, limits
 from openvrex.sim.system.passes import lacks, remarks, simulate
 from openvrex.sim.system.pcie import LINKS
-from openvrex.sim.system.platforms import A100, AGX, EDGE, KVPU, SERVER
+from openvrex.sim.system.platforms import A100, AGX, KVPU
 from openvrex.sim.system.selection import PUBLISHED, Record, fetching, read, recorded, records, written
 from openvrex.sim.system.share_cycles import CoreShare
 from openvrex.sim.system.timeline import Pass, Point, Timeline
@@ -49,6 +49,7 @@ from tb.tests.commands import refuses, tried, vrex
 
 MODEL = Decoder()
 DRE = preset("core").core.dre
+EDGE, SERVER = (replace(v, home="link") for v in (platforms.EDGE, platforms.SERVER))  # what crosses the link counts
 
 
 @pytest.fixture(scope="module")
