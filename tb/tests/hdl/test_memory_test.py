@@ -126,7 +126,10 @@ FAULTS = {
         f"begin {STORE} if ({HERE} && w_addr == 8 && w_data[2] && !mem[8][2]) mem[7][2] <= ~mem[7][2]; end",
     ),
     "two bits that are joined": (READ, f"if (r_en) r_data <= mem[r_addr] & ~(({HERE} && mem[r_addr][1:0] == 1) << 0);"),
-    "a read that comes late": (READ, f"if (r_en && !({HERE} && r_addr == 2)) r_data <= mem[r_addr];"),
+    "a cell that does not fall": (
+        STORE,
+        f"mem[w_addr][k*LANE +: LANE] <= w_data[k*LANE +: LANE] | (({HERE} && w_addr == 2 && mem[2][11]) << 11);",
+    ),
 }
 
 
