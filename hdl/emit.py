@@ -17,6 +17,7 @@ from amaranth.lib import wiring
 
 from openvrex.golden.atomic_files import replacing
 from openvrex.golden.function_params import check
+from openvrex.hdl import memory_test
 from openvrex.hdl.assertions import assertions
 from openvrex.hdl.firtool_memories import MemoryPorts, holders, in_shape, shapes
 from openvrex.hdl.header import LICENCE, ONE_FILE, VERSION, above, command_line, header
@@ -130,6 +131,7 @@ def emit(
     checked: bool = False,
     lines: bool = False,
     memory_ports: MemoryPorts = MemoryPorts.OWN,
+    bist: bool = False,
 ) -> Emitted:
     """Generates Verilog of `unit`, the same to the byte for the same parameters (its own: `params_of` a system's).
 
@@ -140,11 +142,12 @@ def emit(
     lines : a comment behind each statement names the file and the line that made it
     memory_ports : FIRTOOL puts a module a shape, with firtool's port names, into those of `hdl/memories.v`; without
         `memory_bodies` these are left out
+    bist : ports that test memories (`hdl.memory_test`); `bist` of a memory in the manifest is its bit
 
     Raises `ParamError` for an unknown unit, a prefix that is no name, or parameters that cannot work.
     """
     component, top = component_of(unit, params), top_of(unit, prefix)
-    leaves = Leaves(top)
+    leaves = Leaves(top, bist)
     design = elaborated_unit(unit, component, top, leaves)
     memories = list(placed(design, leaves))
     writer = in_text(design, top, leaves, language, lines)
@@ -157,11 +160,12 @@ def emit(
         boxes = bodies(top, leaves.kinds, empty=not memory_bodies)
     verilog += f"\n{boxes}" if boxes and memory_bodies else ""
     options = [f"--prefix {prefix}"] * bool(prefix) + ["--no-memory-bodies"] * (not memory_bodies)
-    options += [f"--memory-ports {memory_ports}"] * (memory_ports != MemoryPorts.OWN)
+    options += [f"--memory-ports {memory_ports}"] * (memory_ports != MemoryPorts.OWN) + ["--bist"] * bist
     options += [f"--language {language}"] * (language != Language.VERILOG2005)
     options += ["--source-lines"] * lines
     command = command_line(f"vrex generate {unit}", params, ALL[unit][2], options)
-    verilog = header(component, top, ALL[unit][2], command, ports(component), verilog) + verilog
+    listed = ports(component) + memory_test.listed(leaves.tested.get(top, {}))
+    verilog = header(component, top, ALL[unit][2], command, listed, verilog) + verilog
     manifest = {
         "license": LICENCE,
         "version": VERSION,
@@ -171,12 +175,13 @@ def emit(
         "language": language.value,
         "source_lines": lines,
         "params": stated(params),
-        "ports": ports(component),
+        "ports": listed,
         "timing": component.timing(component.p),
         "counters": component.counters(),
         **({"core_counters": component.core_counters()} if hasattr(component, "core_counters") else {}),
         "reset_cycles": _reset_cycles(unit, component),
         **({"memory_ports": memory_ports.value} if memory_ports != MemoryPorts.OWN else {}),
+        **({"bist": True} if bist else {}),
         "memories": memories,
         "leaves": leaves.counts,
         "states": list(_states(writer, top)),
@@ -233,7 +238,7 @@ def in_text(
 
 
 def placed(
-    design: Design, leaves: Leaves, path: tuple[str, ...] = (), fragment: Fragment | None = None
+    design: Design, leaves: Leaves, path: tuple[str, ...] = (), fragment: Fragment | None = None, first: int = 0
 ) -> Iterator[dict]:
     """Every memory of a design, by its place in the hierarchy.
 
@@ -241,6 +246,7 @@ def placed(
     module : the one to swap for a macro; "" of a FIFO, whose words are flip-flops beside its logic
     ports : 1r1w, 1rw or fifo · words, bits : words, and bits of one, check bits included
     lanes : parts of a word with a write enable each · protect : kind of check bits
+    bist : with test ports, its bit of `bist_select`
     """
     fragment = fragment or design.fragment
     for inner, _, _ in fragment.subfragments:
@@ -250,9 +256,10 @@ def placed(
             sizes = {"words": words, "bits": bits, "lanes": 1, "ports": "fifo", "protect": "none"}
             yield {"name": ".".join(path), "module": "", "user": _module_of(design, fragment)} | sizes
         elif not isinstance(inner, Instance):
-            yield from placed(design, leaves, (*path, name), inner)
+            yield from placed(design, leaves, (*path, name), inner, first)
         elif inner.type in leaves.designs:
-            yield from placed(leaves.designs[inner.type], leaves, (*path, name))
+            base = first + inner.attrs.get("bist", 0)
+            yield from placed(leaves.designs[inner.type], leaves, (*path, name), first=base)
         else:
             protect = inner.attrs["protect"]
             sizes = {
@@ -261,8 +268,11 @@ def placed(
                 "lanes": inner.parameters["LANES"],
             }
             sizes |= {"ports": inner.type.rpartition("_")[2], "protect": protect}
-            # Check bits stand in a module of their own.
-            user = fragment if protect == "none" else design.fragments[fragment].parent
+            if "bist" in inner.attrs:
+                sizes["bist"] = first + inner.attrs["bist"]
+            user = fragment
+            for _ in range((protect != "none") + ("bist" in inner.attrs)):  # each stands in a module of its own
+                user = design.fragments[user].parent
             yield {"name": ".".join((*path, name)), "module": inner.type, "user": _module_of(design, user)} | sizes
 
 

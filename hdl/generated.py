@@ -55,6 +55,7 @@ def options(made: Emitted) -> dict[str, object]:
         ({"prefix": prefix} if prefix else {})
         | ({"memory_bodies": False} if made.memories else {})
         | ({"memory_ports": MemoryPorts(ports)} if (ports := made.manifest.get("memory_ports")) else {})
+        | {"bist": made.manifest.get("bist", False)}
         | {"language": Language(made.manifest["language"]), "lines": made.manifest["source_lines"]}
     )
 

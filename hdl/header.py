@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from amaranth.lib import wiring
 
+from openvrex.hdl import memory_test
 from openvrex.hdl.docstrings import Sheet, parse
 from openvrex.hdl.params import PRESETS, flat, listed, part_of
 
@@ -91,6 +92,8 @@ def _meaning(port: dict, sheet: Sheet) -> str:
     name = port["name"]
     if name in ("clk", "rst"):
         return {"clk": "clock, rising edge", "rst": "synchronous reset, high"}[name]
+    if name in memory_test.MEANING:
+        return memory_test.MEANING[name]
     if port.get("role", "valid") != "valid":
         return ""
     of = port.get("stream", name)

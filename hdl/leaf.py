@@ -6,10 +6,14 @@ shared module where the design is converted with a `Leaves` as its platform (`hd
 """
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from amaranth import ClockSignal, Instance, Module, ResetSignal
+from amaranth.hdl import Fragment
 from amaranth.lib import wiring
 
+from openvrex.hdl.memory_test import MemoryTest
 from openvrex.hdl.writer import designs
 from openvrex.hdl.writer.amaranth_private import Design
 
@@ -18,7 +22,9 @@ CLEAR = "clear"  # clock domain whose reset starts the counts that clear protect
 
 def elaborated(component: wiring.Component, name: str, leaves: "Leaves | None") -> Design:
     """A component as design `name`."""
-    design = designs.elaborated(component, name, leaves)
+    more = leaves.test_ports(name) if leaves else nullcontext(lambda _: {})
+    with more as ports:
+        design = designs.elaborated(component, name, leaves, ports)
     # Memories use only the reset of this domain; Amaranth makes a port of its clock too.
     design.ports = [port for port in design.ports if port[0] != f"{CLEAR}_clk"]
     return design
@@ -31,14 +37,35 @@ class Leaves:
         underscores, which Verilator would mangle in a hierarchical build
     counts : {name: instances} of those that `place` made
     kinds : kinds of memories (`hdl.memory.KINDS`) in the leaves or outside
+    test : of the module in elaboration, the test ports of its memories; None without them
+    tested : {name: test ports} of every module that has some
     """
 
-    def __init__(self, top: str):
-        self.top = top
+    def __init__(self, top: str, bist: bool = False):
+        self.top, self._bist = top, bist
+        self.test: MemoryTest | None = None
+        self.tested: dict[str, dict] = {}
         self.designs: dict[str, Design] = {}
         self.counts: dict[str, int] = {}
         self.kinds: set[str] = set()
         self._made: dict[str, tuple] = {}  # class, arguments and signature of each module
+
+    @contextmanager
+    def test_ports(self, name: str) -> Iterator[Callable[[Fragment], dict]]:
+        """The elaboration of module `name`, and what then makes the test ports of its memories."""
+        above, self.test = self.test, MemoryTest() if self._bist else None
+        test = self.test
+
+        def made(fragment: Fragment) -> dict:
+            ports = test.ports(fragment) if test else {}
+            if ports:
+                self.tested[name] = ports
+            return ports
+
+        try:
+            yield made
+        finally:
+            self.test = above
 
     def memory(self, kind: str) -> str:
         """The module of a kind of memory."""
@@ -66,7 +93,12 @@ class Leaves:
         for names, member, value in signature.flatten(ports):
             direction = "o" if member.flow == wiring.Out else "i"
             wires[f"{direction}_{'__'.join(map(str, names))}"] = value
-        return ports, Instance(name, **{k: v for k, v in wires.items() if k[2:] in pins})
+        wires = {k: v for k, v in wires.items() if k[2:] in pins}
+        if self.test and name in self.tested:
+            own = {port: len(signal) for port, (signal, _) in self.tested[name].items()}
+            wires["a_bist"] = self.test.memories
+            wires |= self.test.wires(own["bist_select"], own["bist_address"])
+        return ports, Instance(name, **wires)
 
 
 def place(m: Module, platform: object, name: str, cls: type, *args) -> wiring.PureInterface:

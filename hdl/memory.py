@@ -43,10 +43,20 @@ class _Memory(wiring.Component):
     def _cells(self, platform: object, ports: dict[str, Value]) -> Fragment | Module:
         """The cells behind `ports`, without check bits: an instance of the kind's module where Verilog is emitted."""
         if isinstance(platform, Leaves):
-            kind = platform.memory(self.KIND)
+            kind, notes, hooks = (
+                platform.memory(self.KIND),
+                {"a_protect": self.protect},
+                Module() if platform.test else None,
+            )
+            if hooks:
+                notes["a_bist"] = platform.test.memories
+                ports = platform.test.hook(hooks, ports, self.KIND == SinglePortRam.KIND)
             sizes = {"p_WIDTH": len(ports["w_data"]), "p_DEPTH": self.words, "p_LANES": self.lanes}
             pins = {f"{'o' if name == 'r_data' else 'i'}_{name}": value for name, value in ports.items()}
-            return Instance(kind, i_clk=ClockSignal(), **sizes, **pins, a_protect=self.protect)
+            cells = Instance(kind, i_clk=ClockSignal(), **sizes, **pins, **notes)
+            if hooks:
+                hooks.submodules.cells = cells
+            return hooks or cells
         m, width = Module(), len(ports["w_data"])
         m.submodules.mem = mem = memory.Memory(shape=width, depth=self.words, init=[])
         wp, rp = mem.write_port(granularity=width // self.lanes), mem.read_port()

@@ -1,10 +1,10 @@
 """Components of Amaranth as designs, which `modules.Writer` takes."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from amaranth.hdl import Fragment
+from amaranth.hdl import Fragment, Signal
 from amaranth.lib import wiring
 
 from openvrex.hdl.writer.amaranth_private import Design, PortDirection
@@ -24,8 +24,17 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def elaborated(component: wiring.Component, name: str, platform: object = None) -> Design:
-    """A component as design `name`, whose ports are those of its signature, and clock and reset."""
+def elaborated(
+    component: wiring.Component,
+    name: str,
+    platform: object = None,
+    more: Callable[[Fragment], dict[str, tuple[Signal, PortDirection]]] = lambda _: {},
+) -> Design:
+    """A component as design `name`, whose ports are those of its signature, and clock and reset.
+
+    more : further ports, after elaboration
+    """
     directions = {wiring.In: PortDirection.Input, wiring.Out: PortDirection.Output}
     ports = {"__".join(map(str, path)): (value, directions[member.flow]) for path, member, value in members(component)}
-    return Fragment.get(component, platform).prepare(ports=ports, hierarchy=(name,))
+    fragment = Fragment.get(component, platform)
+    return fragment.prepare(ports=ports | more(fragment), hierarchy=(name,))

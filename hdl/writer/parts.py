@@ -103,6 +103,7 @@ class _Parts:
         self.design, self.vars, self.through = design, variables, through
         self.edges: dict[Var, set[Var]] = {}
         self.comb: dict[Var, set[Var]] = {}
+        self.joined: dict[int, Signal] = {}  # a clock that only copies another: that one
 
     def part(self, fragment: Fragment, name: str, label: str) -> Part:
         part = Part(fragment, name, label, self.comb)
@@ -198,9 +199,10 @@ class _Parts:
         def first(clk: Signal) -> Signal:
             return first(copies[id(clk)]) if id(clk) in copies else clk
 
+        self.joined = {number: first(clk) for number, clk in copies.items()}
         for part in top.all():
             part.clocks = {name: (first(clk), rst) for name, (clk, rst) in part.clocks.items()}
-            part.inlined |= {number: first(clk) for number, clk in copies.items()}
+            part.inlined |= self.joined
 
     def prune(self, top: Part) -> None:
         """Drops the statements of variables on which no output and no instance depends."""
@@ -250,7 +252,9 @@ class _Parts:
         clocks = [s for inner in part.all() for pair in inner.clocks.values() for s in pair if s is not None]
         clocks.sort(key=lambda signal: (not signal.name.endswith("clk"), signal.name))
         listed = [signal for origin in part.fragment.origins or () for _, signal in members(origin)]
-        signals = [*clocks, *listed, *self.design.fragments[part.fragment].used_signals]
+        used = self.design.fragments[part.fragment].used_signals
+        clocks += [self.joined[id(s)] for s in used if id(s) in self.joined]  # of a part that only hands it on
+        signals = [*clocks, *listed, *used]
         return dict.fromkeys(var for signal in signals for var in self.vars.of(signal))
 
 

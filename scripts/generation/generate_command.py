@@ -38,6 +38,9 @@ def command(
         MemoryPorts,
         typer.Option(help="Ports of memories: own, one module a kind, or firtool's, one module a shape, for macros."),
     ] = MemoryPorts.OWN,
+    bist: Annotated[
+        bool, typer.Option("--bist", help="Also make ports that test the memories: hooks for your MBIST controller.")
+    ] = False,
     language: Annotated[Language, typer.Option(help="Dialect of the text.")] = Language.VERILOG2005,
     assertions: Annotated[
         bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
@@ -62,7 +65,7 @@ def command(
         lost = generated.edits(folder)
         kept = "was edited, and would be lost: write into another folder, or give --force"
         check(not lost, "-o", ", ".join(map(str, lost)), kept)
-    emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines, memory_ports)
+    emitted = emit(unit, own, prefix, memory_bodies, language, assertions, source_lines, memory_ports, bist)
     files = emitted.write(folder)
     if fusesoc:
         files.append(folder / f"{emitted.top}.core")

@@ -5,7 +5,20 @@ import runpy
 from pathlib import Path
 
 import pytest
-from amaranth import Array, Cat, ClockSignal, Const, Instance, Module, Mux, Signal, Value, signed
+from amaranth import (
+    Array,
+    Cat,
+    ClockDomain,
+    ClockSignal,
+    Const,
+    Instance,
+    Module,
+    Mux,
+    ResetSignal,
+    Signal,
+    Value,
+    signed,
+)
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
@@ -68,6 +81,23 @@ def test_a_register_with_enable():
         "  end // always @(posedge)",
     ) in (found := text(build, i=In(4), en=In(1), o=Out(4)))
     assert "  reg  [3:0] held;  // keeps the last one\n" in found
+
+
+def test_a_clock_that_a_module_only_hands_on():
+    """The module has an instance in a domain whose clock copies that of the design, and no register of its own."""
+
+    def build(m, c, _):
+        m.domains.inner = ClockDomain("inner", local=True)
+        m.d.comb += [ClockSignal("inner").eq(ClockSignal()), ResetSignal("inner").eq(ResetSignal())]
+        m.submodules.below = below = Module()
+        below.submodules.box = Instance("box", i_clk=ClockSignal("inner"), i_d=c.i, o_q=c.o)
+        held = Signal()
+        m.d.inner += held.eq(c.i)
+        m.d.comb += c.p.eq(held)
+
+    found = written(build, i=In(1), o=Out(1), p=Out(1))
+    assert re.search(r"module top__below\(\s+input +clk,", found)
+    assert ".clk (clk)" in found.partition("module top__below(")[2]
 
 
 def test_a_register_without_reset():
