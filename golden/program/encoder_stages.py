@@ -3,7 +3,7 @@
 A picture has many tokens, so weights stay and rows pass. A **product** fills W with the weights of some tiles. Then all
 rows of activations pass through X, once for them. The **attention** of a head keeps all its keys and values in W. Its
 scores never leave the core: the VPE turns them into exponentials, and STORE puts these into X, where the DPE multiplies
-them by the values. The results are divided by the sum of the row's exponentials.
+them by the values. The results are rounded to BF16, and divided by the sum of the row's exponentials.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post, Reduce
-from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes
+from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes, semaphores
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Array, Tiling
 from openvrex.golden.program.recipes import (
@@ -31,12 +31,11 @@ from openvrex.golden.program.recipes import (
     put,
     reciprocal,
     root_mean_square,
-    split,
-    times,
+    scaled,
 )
 
-# Semaphores: the DPE has read all weights in W, exponentials are in X.
-DRAINED, EXPONENTIALS = 4, 5
+# Semaphores: the DPE has read all weights in W, exponentials are in X, weights are in W.
+DRAINED, EXPONENTIALS, WEIGHTS = 4, 5, 6
 MOST = 4  # rows of a step of LayerNorm or attention: each has four scalar registers
 ENOUGH = 4  # rows of a step of a product that are worth it
 SLOPE = Scalar(15)
@@ -117,56 +116,86 @@ class EncoderCompiler(Compiler):
         if nonlinear:
             fp32(self, GELU_SLOPE, SLOPE)
         buffers, at_once = self.buffers(cut)
-        part = self.fmt.x_depth // buffers
+        part, parts, steps = self.fmt.x_depth // buffers, list(_parts(rows, at_once)), cut.blocks * cut.slices
+        kept = self.kept(cut, at_once)[: len(parts)]
+        # Rows of the next weights come before these, where the part of X that they go to is the first one to be free.
+        early = len(parts) % buffers == 0
         for _ in range(buffers - 2):
             self.fence(Opcode.MUL, signal=(FREE,))
+
+        def fill(step: int, turn: int) -> None:
+            if early and turn >= len(parts):
+                step, turn = step + 1, turn - len(parts)
+            if step < steps:
+                for some in parts[turn : turn + 1]:
+                    at, to_x = some.start * length + step % cut.slices * numbers, turn % buffers * part
+                    self.load(x, at, len(some), words, length, LoadTo.X, (FREE,), (FULL,), to=to_x, step=words)
+
+        def multiply(number: int) -> None:
+            turn, j = divmod(number, muls)
+            for some in parts[turn : turn + 1]:
+                hands = (FULL, WEIGHTS)[: 1 + (not number)] if not j else (), (FREE,) * (j == muls - 1)
+                at = j * words, turn % buffers * part
+                self.mul(*at, len(some), tiles // muls, words, words, *hands)
+
         for block in range(cut.blocks):
             to = block * tiles * n
             for k in range(cut.slices):
-                step = block * cut.slices + k
-                size = tiles * n
-                self.load(weight, step * size * numbers, size, words, numbers, LoadTo.W, to=0, step=words)
+                step, size = block * cut.slices + k, tiles * n
+                at = step * size * numbers
+                self.load(weight, at, size, words, numbers, LoadTo.W, signal=(WEIGHTS,), to=0, step=words)
                 if not k:
                     self.take(bias, to, tiles, Bank.C, biases)
-                parts, added = list(_parts(rows, at_once)), y if k else of
-
-                def fill(turn: int, parts=parts, k=k) -> None:
-                    for some in parts[turn : turn + 1]:
-                        at, to_x = some.start * length + k * numbers, turn % buffers * part
-                        self.load(x, at, len(some), words, length, LoadTo.X, (FREE,), (FULL,), to=to_x, step=words)
-
-                def multiply(number: int, parts=parts) -> None:
-                    turn, j = divmod(number, muls)
-                    for some in parts[turn : turn + 1]:
-                        hands = (FULL,) * (j == 0), (FREE,) * (j == muls - 1)
-                        at = j * words, turn % buffers * part
-                        self.mul(*at, len(some), tiles // muls, words, words, *hands)
-
-                fill(0)
-                fill(1)
+                added, more = y if k else of, k < cut.slices - 1
+                if not (step and early):
+                    fill(step, 0)
+                    fill(step, 1)
                 multiply(0)
                 for turn, some in enumerate(parts):
-                    many = len(some)
-                    if added:
-                        more = {} if k else plus
-                        self.take(added, some.start * row + to, tiles, Bank.C, rows=many, stride=row, **more)
+                    many, at = len(some), some.start * row + to
+                    place = kept[turn] if turn < len(kept) else None
+                    sums = {} if k else plus
+                    if k and place:
+                        sums = self.sums(place, many * tiles)
+                    elif added:
+                        if k and turn == len(kept):
+                            self.begin()  # what the slice before left in memory is there
+                        self.take(added, at, tiles, Bank.C, rows=many, stride=row, **sums)
+                        sums = {"c": int(BANK)}
                     # Ahead of the VECTORs, or these would wait in the sequencer for room in their queue.
                     for j in range(muls):
                         if j == muls - 1:
-                            fill(turn + 2)
+                            fill(step, turn + 2)
                         multiply(turn * muls + j + 1)
                         if heads:
                             self.tile(y, first + block * tiles + j, some, biases + j)
-                    if not heads:
-                        self.results(many * tiles, y, nonlinear, {"c": int(BANK)} if added else plus)
-                        self.give(y, some.start * row + to, tiles, rows=many, stride=row)
-                if cut.slices == 1:
-                    self.drain()
-                else:  # the next slice adds to what this one leaves in memory
+                    if place and more:
+                        self.vector(many * tiles, a=STREAM, wide=1, write=place.banks, addr_d=place.at, **sums)
+                    elif not heads:
+                        self.results(many * tiles, y, nonlinear, sums)
+                        self.give(y, at, tiles, rows=many, stride=row)
+                if more and len(parts) > len(kept):
                     self.end()
-                    self.begin()
+                self.drain()
         for _ in range(buffers - 2):
             self.fence(Opcode.LOAD, wait=(FREE,))
+
+    def kept(self, cut: Tiling, at_once: int) -> list[Row]:
+        """Places of sums that stay in banks from one slice of K to the next, each of the rows of a step."""
+        words = at_once * cut.tiles
+        if cut.slices == 1:
+            return []
+        beside = (self.fmt.depth - cut.tiles) // words - 1  # in bank C, which has the biases and a step's sums, too
+        first = self.places(sums=beside * words).sums if beside else 0
+        in_c = [Row(first + k * words, words, Bank.C) for k in range(beside)]
+        return [Row(k * words, words, Bank.A) for k in range(self.fmt.depth // words)] + in_c
+
+    def sums(self, place: Row, words: int) -> dict[str, int]:
+        """The fields of a VECTOR that adds sums which were kept."""
+        if place.banks == Bank.C:
+            return place.of("c")
+        self.vector(words, **place.of("a"), write=Bank.C)
+        return {"c": int(BANK)}
 
     def tile(self, y: Array, number: int, rows: range, bias: int) -> None:
         """Take results of the DPE for a tile of columns of y, which is by heads, and STORE them."""
@@ -212,14 +241,15 @@ class EncoderCompiler(Compiler):
         for head in heads:
             at = p.tokens * size * (many + head)
             self.load(qkv, at, p.tokens, words, size, LoadTo.W, to=keys, step=words)
-            at += p.tokens * size * many
-            for j in range(words):
-                self.load(qkv, at + j * n, p.tokens, 1, size, LoadTo.COLUMN, to=values + j * tiles)
             parts = list(_parts(rows, self.queries_at_once()))
             self._queries(parts, 0, head)
             self._queries(parts, 1, head)
             self._multiply(parts, 0)
-            for k in range(len(parts) + 1):
+            at += p.tokens * size * many
+            for j in range(words):
+                signal = (WEIGHTS,) * (j == words - 1)
+                self.load(qkv, at + j * n, p.tokens, 1, size, LoadTo.COLUMN, signal=signal, to=values + j * tiles)
+            for k in range(len(parts) + 2):
                 with self.overlapped():
                     self._queries(parts, k + 2, head)  # these come while the VPE works on the scores of those before
                     self._step(parts, k, head, values)
@@ -251,7 +281,7 @@ class EncoderCompiler(Compiler):
             self.mul(0, queries, len(parts[k]), tiles, words, words)
 
     def _step(self, parts: list[range], k: int, head: int, values: int) -> None:
-        """Exponentials of the scores of step `k`, and results of the step before.
+        """Exponentials of the scores of step `k`, results of the step before, STORE of those of the one before that.
 
         The MULs come first, so that the DPE works ahead of the VPE: it multiplies the exponentials of the step before
         by values, then queries of the next step by keys. What needs no words of the DPE comes before what does.
@@ -261,24 +291,28 @@ class EncoderCompiler(Compiler):
         if before:
             size = {"rows": len(before) - 1, "tiles": words - 1, "chunks": tiles - 1, "x_step": tiles}
             keep = (self.plan.tokens - 1) % self.fmt.lanes
-            whole = {"keep": keep, "start": 1, "end": 1, "wait": 1 << EXPONENTIALS}
+            waits = (EXPONENTIALS, WEIGHTS)[: 1 + (k == 1)]
+            whole = {"keep": keep, "start": 1, "end": 1} | semaphores(waits, ())
             self._emit(Opcode.MUL, w=values, x=exponents, **size, **whole)
         self._multiply(parts, k + 1)
         for r in range(len(before)):
             self._invert(r, 1 - k % 2)
+        if k > 1:
+            self._store(parts[k - 2], head)
         for r in range(len(rows)):
             self._highest(r, k % 2)
         for r in range(len(rows) - 1):
             self._exponentials(r, k % 2, False)
         if before:
-            self.vector(len(before) * words, a=STREAM, wide=1, write=Bank.A, addr_d=self._behind)
+            self.vector(len(before) * words, a=STREAM, wide=1, post=Post.ROUND, write=Bank.B, addr_d=self._behind)
         if rows:
             self._exponentials(len(rows) - 1, k % 2, True)
-        if before:
-            self._results(before, head, 1 - k % 2)
+        for r in range(len(before)):
+            row = Row(self._behind + r * words, words, Bank.B)
+            scaled(self, row, self._inverse(r), row, Post.ROUND)
 
     def _sum(self, r: int, odd: int) -> Scalar:
-        """The maximum of row `r` of a step, then its sum of exponentials, then the high part of the sum's inverse."""
+        """The maximum of row `r` of a step, then its sum of exponentials."""
         return Scalar(MOST * odd + r)
 
     def _highest(self, r: int, odd: int) -> None:
@@ -298,17 +332,15 @@ class EncoderCompiler(Compiler):
         self._emit(Opcode.STORE, target=StoreTo.X, **to, **({"signal": 1 << EXPONENTIALS} if done else {}))
 
     def _invert(self, r: int, odd: int) -> None:
-        """Two scalars = 1 / sum of a row's exponentials."""
-        total, first, rest = self._sum(r, odd), Scalar(2 * MOST + r), Scalar(3 * MOST + r)
-        reciprocal(self, total, first, rest, first)
-        split(self, first, total, rest)
+        """A scalar = 1 / sum of a row's exponentials."""
+        reciprocal(self, self._sum(r, odd), self._inverse(r), Scalar(3 * MOST + r), self._inverse(r))
 
-    def _results(self, rows: range, head: int, odd: int) -> None:
-        """Store the products with values over the sums of exponentials."""
+    def _inverse(self, r: int) -> Scalar:
+        return Scalar(2 * MOST + r)
+
+    def _store(self, rows: range, head: int) -> None:
+        """STORE the results of a step."""
         out, words = self.plan["attention"], self.plan.head_size // self.fmt.lanes
-        for r in range(len(rows)):
-            a, b, c = (Row(self._behind + r * words, words, bank) for bank in (Bank.A, Bank.B, Bank.C))
-            times(self, a, self._sum(r, odd), Scalar(3 * MOST + r), c, b, post=Post.ROUND)
         at, row = head * self.plan.head_size, out.shape[-1]
         self.give(out, rows.start * row + at, words, self._behind, rows=len(rows), stride=row)
 
