@@ -1,6 +1,8 @@
 """Carry-save addition of many words."""
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Const, Module, Signal, Value
+
+from openvrex.hdl.named import comb
 
 
 def carry_save(
@@ -29,3 +31,9 @@ def carry_save(
             out += [half ^ c, Cat(ones.pop() if ones else 0, carry[: width - 1])]
         rows, level = out + rows[len(rows) // 3 * 3 :], level + 1
     return rows, ones
+
+
+def add(m: Module, rows: list[Value], width: int, name: str, one: bool = False) -> Signal:
+    """Sum of many words, and of `one`, modulo 2^width, as a named signal: carries run along the word only once."""
+    rows, _ = carry_save(m, rows, [Const(1)] if one else [], width, f"{name}_rows")
+    return comb(m, name, sum(rows[1:], rows[0]), width)

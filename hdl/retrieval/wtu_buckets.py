@@ -1,15 +1,18 @@
 """The paper's variant of the WTU: one pass over the row for every bucket, from the highest, until the threshold."""
 
-from typing import NamedTuple
+from itertools import pairwise
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import enum
 
+from openvrex.hdl.arith.carry_save import add, carry_save
 from openvrex.hdl.arith.popcount import popcount
 from openvrex.hdl.memory import SinglePortRam, collect_errors
-from openvrex.hdl.named import comb
+from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval import wtu_lanes as lanes
+
+TH_DIGIT = 8  # bits of the ratio multiplied a cycle
 
 
 class State(enum.IntEnum, shape=2):
@@ -54,22 +57,25 @@ class WtuBuckets(lanes.WtuPorts):
         count = m.submodules.count = SinglePortRam(p.count_bits * p.n_w, p.count_words, p.n_w, p.protect)
         collect_errors(m, self, [score, count])
         row, now, bucket, end = _Row(m, p), _Pass(p), _Bucket(p), _End(p)
+        stages = stage1, stage2, stage3 = [_Stage(p, n) for n in (1, 2, 3)]
+        read, word = _Read(p), _Lanes(p)
 
-        self._read_words(m, score, count, row, now)
+        self._read_words(m, score, count, row, now, read)
         self._next_word(m, row, now)
-        stage1 = self._enter(m, row, now)
-        codes = self._codes(m, score, row, bucket, stage1)
-        loading = self._bounds(m, row, bucket, stage1, codes)
-        width = comb(m, "width", bucket.high - bucket.least, p.score.bits)
-        self._next_bucket(m, row, now, bucket, stage1, width)
-        stage1.tokens, values = self._weights(m, count, now, codes, stage1)
-        stage3, weight = self._add_word(m, now, stage1, values)
-        self._select(m, row, now, end, stage3, weight)
-        self._next_state(m, row, loading & stage1.last, now.finish)
+        self._enter(m, score, row, now, read, stage1, word)
+        self._move(m, now, read, stages)
+        self._bounds(m, bucket, stage1, stage2, word)
+        self._next_bucket(m, row, now, bucket, stage1)
+        self._weigh(m, count, now, bucket, stage1, word)
+        self._add_lanes(m, now, word)
+        self._select(m, row, now, end, stage3, word)
+        self._next_state(m, row, stage1, now.finish)
         self._count_events(m, row, now, stage3)
         return m
 
-    def _read_words(self, m: Module, score: SinglePortRam, count: SinglePortRam, row: "_Row", now: "_Pass") -> None:
+    def _read_words(
+        self, m: Module, score: SinglePortRam, count: SinglePortRam, row: "_Row", now: "_Pass", read: "_Read"
+    ) -> None:
         """Writes the words that come in, and reads them again for each bucket."""
         p = self.p
         counted = row.counted
@@ -79,9 +85,8 @@ class WtuBuckets(lanes.WtuPorts):
         with m.If(comes):
             m.d.sync += counted.eq(at + 1)
         now.accept = comb(m, "accept", self.i.valid & self.i.ready)
-        now.again = comb(m, "again", (row.th_state & (row.th_count != 0)) | row.passing)
+        now.again = comb(m, "again", ~row.load)
         now.again_last = comb(m, "again_last", now.word == row.last)
-        reads_again = comb(m, "reads_again", now.again & now.go)
         # Counts come in while nothing is read; those of a new context between rows only.
         room = row.load & ~now.accept & (counted != p.count_words)
         m.d.comb += [
@@ -89,13 +94,14 @@ class WtuBuckets(lanes.WtuPorts):
             self.c.ready.eq(Mux(first, ~row.busy, room)),
             self.idle.eq(~row.busy),
             self.i.ready.eq(row.may_load & (now.word < counted)),
-            score.en.eq(now.accept | reads_again),
+            score.en.eq(now.accept | (now.again & now.go)),
             score.write.eq(now.accept),
             score.addr.eq(now.word),
             score.w_data.eq(self.i.payload.scores),
-            count.en.eq(comes | now.accept | reads_again),
+            # A word that is read again: its counts come a cycle after its scores, which go to registers meanwhile.
+            count.en.eq(comes | now.accept | (read.valid & now.go)),
             count.write.eq(comes.replicate(p.n_w)),
-            count.addr.eq(Mux(comes, at, now.word)),
+            count.addr.eq(Mux(comes, at, Mux(row.load, now.word, read.word))),
             count.w_data.eq(self.c.payload.counts),
         ]
 
@@ -109,71 +115,79 @@ class WtuBuckets(lanes.WtuPorts):
         with m.Elif(now.again & now.go):
             m.d.sync += [now.word.eq(Mux(now.again_last, 0, now.word + 1)), now.bucket.eq(now.bucket + now.again_last)]
 
-    def _enter(self, m: Module, row: "_Row", now: "_Pass") -> "_Stage":
-        """Passes a word to the first stage."""
-        p = self.p
-        stage1 = _Stage(p, 1)
-        stage1.code = Signal(p.score.bits * p.n_w, name="code1", reset_less=True)  # of a word that comes in
+    def _enter(
+        self,
+        m: Module,
+        score: SinglePortRam,
+        row: "_Row",
+        now: "_Pass",
+        read: "_Read",
+        stage1: "_Stage",
+        word: "_Lanes",
+    ) -> None:
+        """Passes a word to the first stage: one that comes in, or one that was read again."""
+        p, beat = self.p, self.i.payload
+        last = comb(m, "enters_last", Mux(row.load, beat.last, read.last), 1)
+        keep = comb(m, "enters_keep", Mux(row.load, beat.keep, row.keep), len(row.keep))
         with m.If(now.go):
             m.d.sync += [
-                stage1.valid.eq((now.accept | now.again) & ~now.finish),
-                stage1.is_pass.eq(now.again),
+                read.valid.eq(now.again),
+                read.last.eq(now.again_last),
+                read.end.eq(now.bucket == p.n_buckets - 1),
+                read.word.eq(now.word),
+                stage1.valid.eq(now.accept | read.valid),
+                stage1.is_pass.eq(read.valid),
                 stage1.first.eq(now.word == 0),
-                stage1.last.eq(Mux(now.again, now.again_last, self.i.payload.last)),
-                stage1.end.eq(now.bucket == p.n_buckets - 1),
-                stage1.word.eq(now.word),
+                stage1.last.eq(last),
+                stage1.end.eq(read.end),
+                stage1.word.eq(read.word),
+                word.exists.eq(Cat(~last | (keep >= j) for j in range(p.n_w))),
             ]
-        with m.If(now.accept):
-            m.d.sync += stage1.code.eq(self.i.payload.scores)
-        return stage1
+        with m.If(now.accept | (read.valid & now.go)):
+            m.d.sync += word.codes.eq(Mux(row.load, beat.scores, score.r_data))
 
-    def _codes(self, m: Module, score: SinglePortRam, row: "_Row", bucket: "_Bucket", stage1: "_Stage") -> "_Codes":
-        """First stage: the codes of the word, and the lanes in use: all that exist while a row is loaded, then the
-        bucket's.
-        """
-        f, codes = self.p.score, _Codes([], [], [])
-        for j in range(self.p.n_w):
-            read, came = score.r_data.word_select(j, f.bits), stage1.code.word_select(j, f.bits)
-            code = comb(m, f"code{j}", Mux(stage1.is_pass, read, came), f.bits)
-            row_last = Mux(stage1.is_pass, stage1.word == row.last, stage1.last)
-            exists = comb(m, f"exists{j}", ~row_last | (row.keep >= j), 1)
-            inside = (code >= bucket.low) & (code < bucket.above)
-            m.d.comb += stage1.used[j].eq(exists & (~stage1.is_pass | inside))
-            codes.codes.append(code)
-            codes.highs.append(comb(m, f"high{j}", Mux(exists, code, 0), f.bits))
-            codes.lows.append(comb(m, f"low{j}", Mux(exists, ~code, 0), f.bits))
-        return codes
+    def _move(self, m: Module, now: "_Pass", read: "_Read", stages: list["_Stage"]) -> None:
+        """Moves words from stage to stage. The row's last beat drops those behind it."""
+        for old, new in pairwise(stages):
+            with m.If(now.go):
+                m.d.sync += [b.eq(a) for a, b in zip(old.signals(), new.signals(), strict=True)]
+        with m.If(now.finish):
+            m.d.sync += [read.valid.eq(0), *(stage.valid.eq(0) for stage in stages)]
 
-    def _bounds(self, m: Module, row: "_Row", bucket: "_Bucket", stage1: "_Stage", codes: "_Codes") -> Signal:
-        """Keeps the highest and the least code of the row that comes in; returns whether the first stage holds a
-        word of it.
+    def _bounds(self, m: Module, bucket: "_Bucket", stage1: "_Stage", stage2: "_Stage", word: "_Lanes") -> None:
+        """Keeps the highest and the least code of the row that comes in. The first stage finds those of both halves of
+        a word, the second compares them with each other and with those of the words before.
         """
-        high, least = bucket.high, bucket.least
-        word_high = lanes.max_tree(m, codes.highs, "word_high")
-        word_low = lanes.max_tree(m, codes.lows, "word_low")
-        loading = comb(m, "loading", stage1.valid & ~stage1.is_pass)
-        with m.If(loading):
+        p, high, least = self.p, bucket.high, bucket.least
+        loads = [comb(m, f"loads{n}", stage.valid & ~stage.is_pass) for n, stage in ((1, stage1), (2, stage2))]
+        highs, lows = [], []  # the least code is the largest of the complements
+        half = -(-p.n_w // 2)
+        codes = [word.codes.word_select(j, p.score.bits) for j in range(p.n_w)]
+        for out, name, values in ((highs, "high", codes), (lows, "low", [~code for code in codes])):
+            there = [
+                comb(m, f"{name}{j}", value & word.exists[j].replicate(p.score.bits)) for j, value in enumerate(values)
+            ]
+            for h in range(0, p.n_w, half):
+                best = lanes.max_tree(m, there[h : h + half], f"{name}_of_{h}")
+                out.append(reg(m, f"{name}_from_{h}", best, when=loads[0]))
+        word_high = lanes.max_tree(m, highs, "word_high")
+        word_low = lanes.max_tree(m, lows, "word_low")
+        with m.If(loads[1]):
             m.d.sync += [
-                high.eq(Mux(stage1.first | (word_high > high), word_high, high)),
-                least.eq(Mux(stage1.first | (~word_low < least), ~word_low, least)),
+                high.eq(Mux(stage2.first | (word_high > high), word_high, high)),
+                least.eq(Mux(stage2.first | (~word_low < least), ~word_low, least)),
             ]
-            with m.If(stage1.last):
-                m.d.sync += row.closed.eq(0)
-        return loading
 
-    def _next_bucket(
-        self, m: Module, row: "_Row", now: "_Pass", bucket: "_Bucket", stage1: "_Stage", width: Signal
-    ) -> None:
+    def _next_bucket(self, m: Module, row: "_Row", now: "_Pass", bucket: "_Bucket", stage1: "_Stage") -> None:
         """Updates the bounds of the bucket."""
-        f, high, reach = self.p.score, bucket.high, bucket.reach
-        log_n = self.p.n_buckets.bit_length() - 1
-        with m.If(row.th_state & (row.th_count == 0)):
-            m.d.sync += reach.eq(width)
-        with m.Elif(row.th_state & (row.th_count == 1)):
+        p, high, reach = self.p, bucket.high, bucket.reach
+        log_n = p.n_buckets.bit_length() - 1
+        width = comb(m, "width", high - bucket.least, p.score.bits)
+        with m.If(row.th_state & (row.th_count == 1)):
             m.d.sync += [
-                bucket.above.eq(1 << f.bits),
-                bucket.low.eq(high - (reach >> log_n)),
-                reach.eq(reach + width + 1),
+                bucket.above.eq(1 << p.score.bits),
+                bucket.low.eq(high - (width >> log_n)),
+                reach.eq((width << 1) + 1),
             ]
         with m.Elif(stage1.valid & stage1.is_pass & stage1.last & now.go):
             m.d.sync += [
@@ -182,75 +196,97 @@ class WtuBuckets(lanes.WtuPorts):
                 reach.eq(reach + width + 1),
             ]
 
-    def _weights(
-        self, m: Module, count: SinglePortRam, now: "_Pass", codes: "_Codes", stage1: "_Stage"
-    ) -> tuple[Signal, list[Signal]]:
-        """Returns the tokens of the word, and the weight of each lane a cycle later."""
-        p, counts, values = self.p, [], []
-        for j, code in enumerate(codes.codes):
-            own = count.r_data.word_select(j, p.count_bits)
-            part = comb(m, f"count{j}", Mux(stage1.used[j], own, 0), p.count_bits)
-            counts.append(part)
-            product = Signal(lanes.product_bits(p), name=f"product{j}", reset_less=True)
-            exponent = Signal(max(1, p.score.exp_bits), name=f"exponent{j}", reset_less=True)
+    def _weigh(
+        self, m: Module, count: SinglePortRam, now: "_Pass", bucket: "_Bucket", stage1: "_Stage", word: "_Lanes"
+    ) -> None:
+        """First stage: finds the lanes in use: all that exist while a row is loaded, then the bucket's. Meanwhile it
+        multiplies in all lanes.
+        """
+        p, f, counts = self.p, self.p.score, []
+        for j in range(p.n_w):
+            code, own = word.codes.word_select(j, f.bits), count.r_data.word_select(j, p.count_bits)
+            inside = comb(m, f"inside{j}", (code >= bucket.low) & (code < bucket.above), 1)
+            used = comb(m, f"used1_{j}", word.exists[j] & (~stage1.is_pass | inside), 1)
+            counts.append(comb(m, f"count{j}", own & used.replicate(p.count_bits)))
+            significand = comb(m, f"significand{j}", lanes.significand(p, code))
+            rows = [comb(m, f"row{j}_{k}", own & b.replicate(p.count_bits)) << k for k, b in enumerate(significand)]
+            product = add(m, rows, lanes.product_bits(p), f"mul{j}")
             with m.If(now.go):
                 m.d.sync += [
-                    product.eq(lanes.multiply(m, part, lanes.significand(p, code), f"mul{j}")),
-                    exponent.eq(lanes.exponent_of(p, code)),
+                    word.used2[j].eq(used),
+                    word.products[j].eq(product),
+                    word.scales[j].eq(lanes.scale_of(p, lanes.exponent_of(p, code))),
                 ]
-            values.append(lanes.scaled(m, p, product, exponent, f"value{j}"))
-        return lanes.adder_tree(m, counts, "tokens1"), values
+        word.tokens2 = [
+            reg(m, f"tokens2_{k}", pair, when=now.go) for k, pair in enumerate(lanes.adder_level(m, counts, "tokens1"))
+        ]
 
-    def _add_word(self, m: Module, now: "_Pass", stage1: "_Stage", values: list[Signal]) -> tuple["_Stage", Signal]:
-        """Second stage: adds the weights of the word; returns the third stage."""
-        stage2, stage3 = (_Stage(self.p, n, len(stage1.tokens)) for n in (2, 3))
-        tree = lanes.adder_tree(m, values, "tree")
-        weight = Signal(len(tree), reset_less=True)
+    def _add_lanes(self, m: Module, now: "_Pass", word: "_Lanes") -> None:
+        """Second stage: adds the weights and the tokens of the lanes in use."""
+        p, weights = self.p, []
+        for j, (product, scale) in enumerate(zip(word.products, word.scales, strict=True)):
+            part = comb(m, f"part{j}", product & word.used2[j].replicate(len(product)))
+            weights.append(lanes.scaled(m, p, part, scale, f"value{j}"))
+        rows, _ = carry_save(m, weights, [], len(weights[0]) + (p.n_w - 1).bit_length(), "weights")
+        word.weight = [reg(m, f"weight_{n}", row, when=now.go) for n, row in zip(("sum", "carry"), rows, strict=False)]
         with m.If(now.go):
-            m.d.sync += [new.eq(old) for old, new in zip(stage1.signals(), stage2.signals(), strict=True)]
-            m.d.sync += [new.eq(old) for old, new in zip(stage2.signals(), stage3.signals(), strict=True)]
-            m.d.sync += weight.eq(tree)
-        with m.If(now.finish):
-            m.d.sync += [stage1.valid.eq(0), stage2.valid.eq(0), stage3.valid.eq(0)]
-        return stage3, weight
+            m.d.sync += [
+                word.used3.eq(word.used2),
+                word.some.eq(word.used2.any()),
+                word.clusters.eq(popcount(m, word.used2, "clusters2")),
+                word.tokens.eq(lanes.adder_tree(m, word.tokens2, "tokens2")),
+            ]
 
-    def _select(self, m: Module, row: "_Row", now: "_Pass", end: "_End", word: "_Stage", weight: Signal) -> None:
+    def _select(self, m: Module, row: "_Row", now: "_Pass", end: "_End", stage3: "_Stage", word: "_Lanes") -> None:
         """Third stage: adds to Sum while a row is loaded, then subtracts from what is left of Th and offers the
         beat.
         """
-        p, beat, total, left = self.p, self.o.payload, end.total, end.left
-        with m.If(word.valid & ~word.is_pass):
-            m.d.sync += total.eq(Mux(word.first, 0, total) + weight)
-        th = lanes.threshold_step(m, p, total, self.ratio, comb(m, "th_step", row.th_count[0]), left)
-        after = comb(m, "after", left - weight, p.sum_bits + 1)
-        crosses = comb(m, "crosses", end.crossed | (after[-1] & ~self.ratio[16]))
-        at_end = comb(m, "at_end", word.last & (crosses | word.end))
-        clusters3 = popcount(m, word.used, "clusters3")
+        p, beat, total, over = self.p, self.o.payload, end.total, end.over
+        # `over` is the complement of what is left of Th, so that one adder serves both; it overflows at the crossing.
+        base = comb(m, "base", Mux(stage3.is_pass, over, total & (~stage3.first).replicate(p.sum_bits)))
+        added = add(m, [base, *word.weight], p.sum_bits + 1, "added")
+        crosses = comb(m, "crosses", end.crossed | (added[-1] & ~self.ratio[16]))
+        at_end = comb(m, "at_end", stage3.last & (crosses | stage3.end))
+        th = self._threshold(m, row, end)
         m.d.comb += [
-            self.o.valid.eq(word.valid & word.is_pass & (word.used.any() | at_end)),
+            # A word without lanes in use weighs nothing: it crosses only behind one that did.
+            self.o.valid.eq(stage3.valid & stage3.is_pass & (word.some | (stage3.last & (end.crossed | stage3.end)))),
             now.go.eq(~self.o.valid | self.o.ready),
             now.finish.eq(self.o.valid & self.o.ready & at_end),
-            beat.addr.eq(word.word),
-            beat.mask.eq(word.used),
+            beat.addr.eq(stage3.word),
+            beat.mask.eq(word.used3),
             beat.last.eq(at_end),
-            beat.clusters.eq(end.clusters + clusters3),
+            beat.clusters.eq(end.clusters + word.clusters),
             beat.tokens.eq(end.tokens + word.tokens),
         ]
+        with m.If(stage3.valid & ~stage3.is_pass):
+            m.d.sync += total.eq(added)
         with m.If(row.th_state & row.th_count[1]):
-            m.d.sync += left.eq(th)
-        with m.Elif(word.valid & word.is_pass & now.go):
+            m.d.sync += over.eq(~th)
+        with m.Elif(stage3.valid & stage3.is_pass & now.go):
             m.d.sync += [
-                left.eq(after),
+                over.eq(added),
                 end.crossed.eq(crosses),
                 end.clusters.eq(beat.clusters),
                 end.tokens.eq(beat.tokens),
             ]
         with m.If(row.load):
-            m.d.sync += [end.clusters.eq(0), end.tokens.eq(0), end.crossed.eq(0)]
+            m.d.sync += [over.eq(~0), end.clusters.eq(0), end.tokens.eq(0), end.crossed.eq(0)]
 
-    def _next_state(self, m: Module, row: "_Row", loaded: Value, finish: Signal) -> None:
-        with m.If(loaded):
-            m.d.sync += [row.state.eq(State.TH), row.th_count.eq(0)]
+    def _threshold(self, m: Module, row: "_Row", end: "_End") -> Value:
+        """Th = floor(Sum x ratio / 2^16), for a ratio below 2^16, in two steps. The first one multiplies the low digit
+        of the ratio, and `over` keeps the result. Two nested floors equal one.
+        """
+        p = self.p
+        # The digit of the next cycle:
+        next_digit = Mux(row.th_count == 1, self.ratio[:TH_DIGIT], self.ratio[TH_DIGIT:16])
+        digit = reg(m, "th_digit", next_digit, when=row.th_state)
+        rows = [comb(m, f"th_row{k}", end.total & digit[k].replicate(p.sum_bits)) << k for k in range(TH_DIGIT)]
+        return add(m, [*rows, ~end.over], p.sum_bits + TH_DIGIT, "th")[TH_DIGIT:]
+
+    def _next_state(self, m: Module, row: "_Row", stage1: "_Stage", finish: Signal) -> None:
+        with m.If(stage1.valid & ~stage1.is_pass & stage1.last):
+            m.d.sync += [row.state.eq(State.TH), row.closed.eq(0), row.th_count.eq(0)]
         with m.If(row.th_state):
             m.d.sync += row.th_count.eq(row.th_count + 1)
             with m.If(row.th_count == 3):
@@ -296,10 +332,20 @@ class _Pass:
         self.again_last: Signal  # the last word is read again
 
 
+class _Read:
+    """The word that score memory gives, on its way to the first stage."""
+
+    def __init__(self, p: WtuParams):
+        self.valid = Signal(name="read_valid")
+        self.last = Signal(name="read_last", reset_less=True)
+        self.end = Signal(name="read_end", reset_less=True)  # as in the stages
+        self.word = Signal(bits_for(p.words), name="read_word", reset_less=True)
+
+
 class _Stage:
     """A word on its way through the stages."""
 
-    def __init__(self, p: WtuParams, n: int, token_bits: int = 0):
+    def __init__(self, p: WtuParams, n: int):
         plain = n > 1  # only the first stage is reset
         self.valid = Signal(name=f"valid{n}")
         self.is_pass = Signal(name=f"pass{n}", reset_less=plain)  # the word was read again for a bucket
@@ -307,12 +353,32 @@ class _Stage:
         self.last = Signal(name=f"last{n}", reset_less=plain)
         self.end = Signal(name=f"end{n}", reset_less=plain)  # the word belongs to the last bucket
         self.word = Signal(bits_for(p.words), name=f"word{n}", reset_less=True)
-        self.used = Signal(p.n_w, name=f"used{n}" if plain else "used", reset_less=plain)  # lanes in use
-        self.tokens = Signal(token_bits, name=f"tokens{n}", reset_less=plain)
 
     def signals(self) -> list[Signal]:
         """All of them, in order."""
-        return [self.valid, self.is_pass, self.first, self.last, self.end, self.word, self.used, self.tokens]
+        return [self.valid, self.is_pass, self.first, self.last, self.end, self.word]
+
+
+class _Lanes:
+    """The lanes of the words in the stages. The number says in which stage, where two have the same."""
+
+    def __init__(self, p: WtuParams):
+        # First stage:
+        self.codes = Signal(p.score.bits * p.n_w, name="codes", reset_less=True)
+        self.exists = Signal(p.n_w, name="exists", reset_less=True)  # lanes that hold a code of the row
+        # Second stage:
+        self.used2 = Signal(p.n_w, name="used2", reset_less=True)  # lanes in use
+        self.products = [
+            Signal(lanes.product_bits(p), name=f"product{j}", reset_less=True) for j in range(p.n_w)
+        ]  # significand x count, of all lanes
+        self.scales = [Signal(max(1, p.score.exp_bits), name=f"scale{j}", reset_less=True) for j in range(p.n_w)]
+        self.tokens2: list[Signal]  # of pairs of lanes
+        # Third stage:
+        self.used3 = Signal(p.n_w, name="used3", reset_less=True)
+        self.some = Signal(reset_less=True)  # a lane is in use
+        self.weight: list[Signal]  # two numbers that add up to the weight of the word
+        self.clusters = Signal(bits_for(p.n_w + 1), name="word_clusters", reset_less=True)
+        self.tokens = Signal(p.count_bits + (p.n_w - 1).bit_length(), name="word_tokens", reset_less=True)
 
 
 class _Bucket:
@@ -332,15 +398,7 @@ class _End:
     def __init__(self, p: WtuParams):
         beat = lanes.beat_layout(p)
         self.total = Signal(p.sum_bits)
-        self.left = Signal(p.sum_bits)
+        self.over = Signal(p.sum_bits)  # complement of what is left of Th
         self.crossed = Signal()
         self.clusters = Signal(beat["clusters"].width)
         self.tokens = Signal(beat["tokens"].width)
-
-
-class _Codes(NamedTuple):
-    """The codes of a word's lanes."""
-
-    codes: list[Signal]
-    highs: list[Signal]  # 0 for lanes that do not exist
-    lows: list[Signal]  # complements of the codes: the least code is the largest of these

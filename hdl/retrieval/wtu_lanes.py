@@ -8,8 +8,6 @@ from openvrex.golden.function_params import BUDGET_BITS
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.unit import Unit
 
-TH_DIGIT = 8  # bits of ratio_q16 multiplied a cycle
-
 
 def count_layout(p: WtuParams) -> data.StructLayout:
     """A word of token counts, of n_w clusters in order; lanes behind the last cluster hold anything.
@@ -177,21 +175,3 @@ def max_tree(m: Module, values: list, name: str) -> Signal:
     top = Signal(len(values[0]), name=name)
     m.d.comb += top.eq(values[0])
     return top
-
-
-def threshold_step(m: Module, p: WtuParams, total: Signal, ratio, step, partial: Signal) -> Signal:
-    """Th = floor(total x ratio / 2^16) in two steps, `ratio` below 2^16.
-
-    The caller keeps the result of `step` 0 in register `partial`; the result of step 1 is Th. Two nested floors equal
-    one.
-    """
-    digit = Signal(TH_DIGIT, name="th_digit")
-    product = multiply(m, total, digit, "th_product")
-    th_sum = Signal(p.sum_bits + TH_DIGIT, name="th_sum")
-    out = Signal(p.sum_bits, name="th_next")
-    m.d.comb += [
-        digit.eq(Mux(step, ratio[TH_DIGIT:16], ratio[:TH_DIGIT])),
-        th_sum.eq(product + Mux(step, partial, 0)),
-        out.eq(th_sum >> TH_DIGIT),
-    ]
-    return out

@@ -7,7 +7,8 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.inputs.codec_mask import PARTS, RESIDUAL_BITS, WEIGHT_BITS, WEIGHT_SHIFT
-from openvrex.hdl.named import comb
+from openvrex.hdl.arith.carry_save import add
+from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import MaskParams, bits_for
 from openvrex.hdl.unit import Unit
 
@@ -120,8 +121,9 @@ class MotionMask(Unit):
         covered = Signal(p.grid**2)  # patches with a block at their centre, in this frame
         row = Signal(range(max(2, p.tokens)))  # row offered
         axes = [_Axis(m, p, name, size) for name, size in (("x", frame.width), ("y", frame.height))]
-        part = self._part(m, frame, axes)
-        hits = comb(m, "hits", Cat((part.cols & y.replicate(p.grid)) for y in part.rows))
+        part, judged = self._parts(m, frame, axes)
+        hits = comb(m, "hits", self._patches(part.cols, part.rows))
+        moves = comb(m, "moves", self._patches(judged.cols, judged.rows & judged.moved.replicate(p.grid)))
         closes = Signal()  # the frame's last block is judged
         gives = Signal()  # the last row of a mask is taken
         f = self.f.payload
@@ -152,12 +154,10 @@ class MotionMask(Unit):
                     m.d.sync += left.eq(left - 1)
                 with m.If(part.valid):
                     m.d.sync += covered.eq(covered | hits)
-                with m.If(part.valid & part.moved & ~whole):
-                    m.d.sync += active.eq(active | hits)
+                with m.If((judged.moved | closes) & ~whole):
+                    m.d.sync += active.eq(active | moves | (~covered & closes.replicate(p.grid**2)))
                 with m.If(closes):
                     m.d.sync += [covered.eq(0), row.eq(0)]
-                    with m.If(~whole):
-                        m.d.sync += active.eq(active | ~covered)
                     with m.If(frame.take):
                         m.next = "ROWS"
                     with m.Else():
@@ -180,29 +180,40 @@ class MotionMask(Unit):
         self._count_when(m, frames=closes, blocks=self.i.valid & self.i.ready, masks=gives)
         return m
 
-    def _part(self, m: Module, frame: data.View, axes: list["_Axis"]) -> "_Part":
-        """The block taken in the cycle before: the patches whose centres it covers, and whether it moves."""
+    def _parts(self, m: Module, frame: data.View, axes: list["_Axis"]) -> tuple[data.View, "_Judged"]:
+        """The block taken in the cycle before, and the one that is judged: with residuals a cycle later."""
         p, block = self.p, self.i.payload
         lengths = [comb(m, f"length_{n}", abs(block[f"d{n}"])) for n in ("x", "y")]
         far = comb(m, "far", Cat(length >> p.tau_bits for length in lengths).any())
         near = [length[: p.tau_bits] for length in lengths]
         squared = comb(m, "squared", near[0] * near[0] + near[1] * near[1])
-        cover = {"valid": 1, "moved": 1, "cols": p.grid, "rows": p.grid}
-        # With residuals `moved` is known in the next cycle: the length, and what the residual leaves of tau, are kept.
-        kept = {"squared": len(squared), "allowed": len(frame.threshold)} if p.residuals else {}
-        part = Signal(data.StructLayout(cover | kept))
-        moved: Value = part.moved
-        if p.residuals:
-            share = comb(m, "share", frame.weight * block.residual >> WEIGHT_SHIFT, RESIDUAL_BITS)
-            m.d.sync += [part.squared.eq(squared), part.allowed.eq(frame.threshold - share)]
-            moved = comb(m, "moved", part.moved | (part.squared * PARTS**2 > part.allowed * part.allowed))
+        part = Signal(data.StructLayout({"valid": 1, "moved": 1, "cols": p.grid, "rows": p.grid}))
         m.d.sync += [
             part.valid.eq(self.i.valid & self.i.ready),
-            part.moved.eq(far | ((share > frame.threshold) if p.residuals else (squared > frame.limit))),
             part.cols.eq(axes[0].covered(m, block.x, block.w)),
             part.rows.eq(axes[1].covered(m, block.y, block.h)),
         ]
-        return _Part(part.valid, moved, part.cols, part.rows)
+        if not p.residuals:
+            m.d.sync += part.moved.eq(far | (squared > frame.limit))
+            return part, _Judged(part.valid & part.moved, part.cols, part.rows)
+        # The complement of allowed = threshold - share, with WEIGHT_SHIFT more bits. It overflows where share is more.
+        kept = WEIGHT_SHIFT + len(frame.threshold)
+        shares = [block.residual & bit.replicate(RESIDUAL_BITS) for bit in frame.weight]
+        rows = [~frame.threshold << WEIGHT_SHIFT, *(share << k for k, share in enumerate(shares))]
+        taken = add(m, rows, max(kept, RESIDUAL_BITS + WEIGHT_BITS) + 1, "taken")
+        allowed = reg(m, "allowed", ~taken[WEIGHT_SHIFT:kept])
+        length = reg(m, "length", squared)
+        m.d.sync += part.moved.eq(far | taken[kept:].any())
+        # The block moves if allowed^2 - PARTS^2 squared is below zero.
+        square = [(allowed & bit.replicate(len(allowed))) << k for k, bit in enumerate(allowed)]
+        longer = comb(m, "longer", length * PARTS**2)
+        rest = add(m, [*square, ~longer], len(longer) + 1, "rest", one=True)
+        moved = reg(m, "judged_moved", part.valid & (part.moved | ~rest[-1]), reset_less=False)
+        return part, _Judged(moved, reg(m, "judged_cols", part.cols), reg(m, "judged_rows", part.rows))
+
+    def _patches(self, cols: Value, rows: Value) -> Value:
+        """The patches of some columns and rows."""
+        return Cat(cols & row.replicate(self.p.grid) for row in rows)
 
     def _kept(self, active: Signal, row: int) -> Value:
         """The tokens of a row that have a dynamic patch."""
@@ -211,10 +222,9 @@ class MotionMask(Unit):
         return Cat(Cat(line[t * g : (t + 1) * g] for line in lines).any() for t in range(p.tokens))
 
 
-class _Part(NamedTuple):
-    """A block that is judged now."""
+class _Judged(NamedTuple):
+    """A block of which the unit knows whether it moves; one that does not, or none, has no `moved`."""
 
-    valid: Value
     moved: Value
     cols: Value
     rows: Value

@@ -307,7 +307,13 @@ DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 # access times of its memories, which ABC does not know, come on top.
 DRE_TARGET, LXE_TARGET = 500, 600
 EXECUTION = ("dpe", "vpe", "loader", "storer", "sequencer")
-EXPANDS = "edge8x"  # its loader has the expander of weights; its other units of EXECUTION are those of `core`
+# Units that other presets have otherwise than `core`: an expander of weights, whole buckets, residuals.
+ELSEWHERE = (("loader", "edge8x", LXE_TARGET), ("wtu", "vrex8", DRE_TARGET), ("motion_mask", "omni", DRE_TARGET))
+CLOCKED = (
+    ("dre", DRE_TARGET),
+    *((unit, LXE_TARGET) for unit in EXECUTION),
+    *((f"{unit} --preset {where}", target) for unit, where, target in ELSEWHERE),
+)
 SCANNED = ("hcu", "cluster_set", "table_port")
 LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
@@ -388,11 +394,11 @@ TEXT = "papers stream world --policy full,hybrid --gop 16 --frames 56 -p hybrid.
 MEASURED = {
     "clock": Result(
         tuple(
-            ("ASAP7", f"size timing {unit} --effort speed --target {DRE_TARGET if unit == 'dre' else LXE_TARGET}{node}")
-            for unit in ("dre", *EXECUTION, f"loader --preset {EXPANDS}")
+            ("ASAP7", f"size timing {unit} --effort speed --target {target}{node}")
+            for unit, target in CLOCKED
             for node in ("", " --node 14")
         ),
-        (*DRE, *EXECUTION, f"loader of {EXPANDS}"),
+        (*DRE, *EXECUTION, *(f"{unit} of {where}" for unit, where, _ in ELSEWHERE)),
         _clock,
     ),
     "macros": Result((("embedded", "size macros"),), (), _first, ()),

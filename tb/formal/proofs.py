@@ -418,10 +418,8 @@ def _row(p: WtuParams, reach: bool) -> wtu_set_proof.RowMonitor:
 _EXACT = (r"connect \\B \\value \[(\d+):0\]", r"connect \\B { \\value [\1:1] 1'0 }")
 _WEIGHTS = (r"(connect \\A \\tokens \[0\]\n    connect \\B )\S+ \[0\]", r"\g<1>1'0")  # a budget is one of weights
 _BUDGET = (r"connect \\budgeted \\budgeted \[0\]", r"connect \\budgeted 1'0")  # takes it as a share
-_BUCKETS = (
-    r"connect \\B \\weight \[(\d+):0\](\n    connect \\Y \\after)",
-    r"connect \\B { \\weight [\1:1] 1'0 }\2",
-)
+# The lowest code of a bucket is outside:
+_BUCKETS = (r"cell \$ge (\$\d+\n(?:.*\n){6}    connect \\B \\low )", r"cell $gt \1")
 
 
 _WATCHDOG = 5  # cycles

@@ -174,8 +174,10 @@ MUTANTS = {  # by size
         "$mux 1.b8072f64: B[13] const1": "a budget is odd",
     },
     "buckets": {
-        "$sub 0.496d04f4: B[0] const1": "a bucket crosses that equals what is left",
-        "$ge 2.daa4a488: B[0] const1": "the lowest code of a bucket is outside",
+        "$add 0.5691b8c7: B[0] const1": "a bucket crosses that equals what is left",
+        "$ge 1.35357b19: B[0] const1": "the lowest code of a bucket is outside",
+        "$or 1.0ffcaa3f: B[0] const0": "a row ends with an empty word, and has no last beat",
+        "$mux 1.5a8c05b7: S[0] const1": "weights are those of the next word's counts",
     },
 }
 

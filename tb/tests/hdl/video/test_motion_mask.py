@@ -220,16 +220,16 @@ MUTANTS = {  # of "tiny"
     "$mul 1.09367490: B[0] const0": "a square is less",
     "$mux 1.0530bc77: S[0] const1": "negative vectors are long",
     # The centres that a block covers.
-    "$sub 5.4d413139: B[13] const0": "blocks far to the right are in the frame",
-    "$mux 5.7982be1e: B[0] const0": "a narrow block has no width",
-    "$mux 5.77f3bf28: B[1] const1": "a low block is high",
+    "$sub 5.f680cea8: B[13] const0": "blocks far to the right are in the frame",
+    "$mux 5.b3039da1: B[0] const0": "a narrow block has no width",
+    "$mux 5.42d50ec3: B[1] const1": "a low block is high",
     "$ge 1.42c9a67a: B[0] const1": "a token has a column more",
     "$sub 3.7279cb70: B[0] const1": "rows drift",
     "$mux 4.977b82b2: B[0] const1": "a row begins in its second cell",
     "$or 1.4721896b: B[0] const0": "a block ends with a row of tokens",
     # What decides.
-    "$or 1.aa340ef4: B[5] const0": "what no block covers is static",
-    "$and 1.f35782eb: B[0] const1": "a whole frame is searched for vectors, too",
+    "$or 1.90c29174: B[5] const0": "what no block covers is static",
+    "$and 1.3d18bd12: B[0] const1": "a whole frame is searched for vectors, too",
     "$and 1.7a794ec4: B[0] const1": "a frame closes before its last block",
     "$mux 1.21199e33: B[5] const1": "blocks of the frame before cover",
     # GOPs.
@@ -243,14 +243,15 @@ MUTANTS = {  # of "tiny"
 
 
 RESIDUAL_MUTANTS = {  # of "residuals"
-    "$mul 0.303d704f: Y[15] const0": "a share lacks a bit",
-    "$mul 0.303d704f: B[15] const0": "large residuals are small",
-    "$gt 0.39097ed4: B[0] const0": "a share equal to the threshold is above it",
-    "$or 1.527da007: B[0] const0": "residuals alone never decide",
-    "$sub 0.4a722f6f: B[0] const0": "residuals allow longer vectors",
-    "$gt 0.9f4915c9: A[0] const1": "a length equal to what is allowed is above it",
-    "$gt 0.9f4915c9: A[7] const1": "lengths are rounded up",
-    "$or 1.198a9305: A[0] const0": "vectors that are too long may move",
+    "$add 0.1af95cea: Y[15] const0": "a share lacks a bit",
+    "$and 1.9fd5a056: A[15] const0": "large residuals are small",
+    "$not 1.8ad07b0c: Y[0] const1": "a threshold lacks its lowest bit",
+    "$or 1.f27b393f: B[0] const0": "residuals alone never decide",
+    "$not 1.260bc02f: A[0] const0": "residuals allow longer vectors",
+    "$not 0.429aba62: A[0] const1": "a length equal to what is allowed is above it",
+    "$not 0.429aba62: A[7] const1": "lengths are rounded up",
+    "$or 1.9751b000: A[0] const0": "vectors that are too long may move",
+    "$and 1.2081cf02: A[0] const1": "a block that was not taken moves",
     "$dff 0.3fc2ff15: D[8] const0": "long vectors are short",
 }
 
