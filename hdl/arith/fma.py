@@ -102,8 +102,7 @@ class Fma(wiring.Component):
             m.d.sync += [
                 r1.larger.eq(Mux(addend, wide_c, wide_p & p_some.replicate(FIELD - 1))),
                 r1.smaller.eq(
-                    Mux(addend, (wide_p >> 1) & (p_some & ~self.pick).replicate(FIELD - 1), wide_c)
-                    & (~self.pick).replicate(FIELD - 1)
+                    Mux(addend, (wide_p >> 1) & p_some.replicate(FIELD - 1), wide_c) & (~self.pick).replicate(FIELD - 1)
                 ),
                 r1.shift.eq(distance[:SHIFT_BITS] | distance[SHIFT_BITS:].any().replicate(SHIFT_BITS)),
                 r1.exponent.eq(Mux(addend, c.exponent, p_exponent)),

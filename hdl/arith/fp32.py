@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.function_params import check
+from openvrex.hdl.arith.leading_one import halved
 from openvrex.hdl.named import reg
 
 BIAS = 127
@@ -64,13 +65,13 @@ class Normaliser(wiring.Component):
         # Shift left until the leading one is the highest bit: half of the steps in this cycle, half in the next.
         steps = [1 << k for k in reversed(range((width - 1).bit_length()))]
         half = len(steps) // 2
-        coarse, up = self._left(m, magnitude, steps[:half])
+        coarse, up = halved(m, "coarse", magnitude, steps[:half])
         coarse2, exponent2, special2 = (
             reg(m, "coarse2", coarse, when=self.load[1]),
             reg(m, "exponent2", exponent - up, shape, when=self.load[1]),
             reg(m, "special2", special, when=self.load[1]),
         )
-        fine, more = self._left(m, coarse2, steps[half:])
+        fine, more = halved(m, "fine", coarse2, steps[half:])
         significand, guard, rest = fine[-24:], fine[-25], fine[:-25].any()
         at = Signal(shape, name="at")
         rounded = Signal(25, name="rounded")
@@ -90,13 +91,3 @@ class Normaliser(wiring.Component):
             m.d.comb += body.eq(Cat(rounded[:23], final[:8]))
         m.d.comb += self.y.eq(reg(m, "y", Cat(body, minus & ~nan & (huge | normal)), when=self.load[2]))
         return m
-
-    def _left(self, m: Module, x: Signal, steps: list[int]) -> tuple[Signal, Cat]:
-        """`x` shifted left by each of `steps` whose bits at the top are all zero, and the sum of those steps."""
-        taken = []
-        for step in steps:
-            zeros, s = Signal(name=f"zeros{step}"), Signal(len(x), name=f"left{step}")
-            m.d.comb += [zeros.eq(~x[-step:].any()), s.eq(Mux(zeros, x << step, x))]
-            x, taken = s, [zeros, *taken]
-        low = steps[-1].bit_length() - 1
-        return x, Cat(*[0] * low, *taken)

@@ -3,7 +3,7 @@
 from functools import reduce
 from operator import or_
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 
 from openvrex.hdl.named import comb
 
@@ -25,3 +25,16 @@ def selected(m: Module, name: str, x: Value, step: int, first: list[Value]) -> t
     shifted = [(x << step * k)[: len(x)] & one.replicate(len(x)) for k, one in enumerate(first)]
     count = [Cat(one for k, one in enumerate(first) if k >> bit & 1).any() for bit in range(3)]
     return comb(m, name, reduce(or_, shifted)), Cat(count)
+
+
+def halved(m: Module, name: str, x: Value, steps: list[int]) -> tuple[Signal, Value]:
+    """`x` shifted left by each of `steps` whose bits at the top are all zero, and by how many bits in all.
+
+    steps : powers of two, each half of the one before
+    """
+    taken = []
+    for step in steps:
+        zeros = comb(m, f"{name}_zeros{step}", ~x[-step:].any())
+        x = comb(m, f"{name}_left{step}", Mux(zeros, x << step, x), len(x))
+        taken = [zeros, *taken]
+    return x, Cat(Const(0, steps[-1].bit_length() - 1), *taken)

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.arithmetic.packed_weights import GROUPS, SMALLEST, ZERO_BITS, Rule
 from openvrex.hdl.arith.carry_save import carry_save
 from openvrex.hdl.arith.fp32 import BIAS
-from openvrex.hdl.arith.leading_one import lifted, selected
+from openvrex.hdl.arith.leading_one import halved, lifted, selected
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import DpeParams, bits_for
 
@@ -131,7 +131,7 @@ class WeightExpander(wiring.Component):
         """The scale of a group for 8 bits: d with its leading one on top and its sign behind stage 3, the exponent of a
         product's highest bit behind stage 4.
         """
-        d, lower = self._left(m, f"_d{k}", d, [8, 4, 2, 1])
+        d, lower = halved(m, f"d{k}", d, [8, 4, 2, 1])
         top = reg(m, f"top{k}_3", BIAS + SMALLEST + BYTE_SIZE - 1 + up - lower, 8, when=moves[1])
         return (
             reg(m, f"normal{k}", d, when=moves[1]),
@@ -208,12 +208,3 @@ class WeightExpander(wiring.Component):
         exponent = comb(m, f"exponent{name}", highest - Cat(more, up), 8)
         bits = comb(m, f"bits{name}", Cat(top[:7], exponent) + carry, 15)
         return Mux(top[-1], Cat(bits, minus), 0)
-
-    def _left(self, m: Module, name: str, x: Value, steps: list[int]) -> tuple[Value, Value]:
-        """`x` shifted left by each of `steps`, halves of one another, if as many of its highest bits are zero."""
-        taken = []
-        for step in steps:
-            none = comb(m, f"none{name}_{step}", ~x[-step:].any())
-            x = comb(m, f"left{name}_{step}", Mux(none, x << step, x), len(x))
-            taken = [none, *taken]
-        return x, Cat(*taken)
