@@ -208,9 +208,7 @@ class WtuBuckets(lanes.WtuPorts):
             inside = comb(m, f"inside{j}", (code >= bucket.low) & (code < bucket.above), 1)
             used = comb(m, f"used1_{j}", word.exists[j] & (~stage1.is_pass | inside), 1)
             counts.append(comb(m, f"count{j}", own & used.replicate(p.count_bits)))
-            significand = comb(m, f"significand{j}", lanes.significand(p, code))
-            rows = [comb(m, f"row{j}_{k}", own & b.replicate(p.count_bits)) << k for k, b in enumerate(significand)]
-            product = add(m, rows, lanes.product_bits(p), f"mul{j}")
+            product = self._product(m, lanes.significand(p, code), own, f"mul{j}")
             with m.If(now.go):
                 m.d.sync += [
                     word.used2[j].eq(used),
@@ -220,6 +218,16 @@ class WtuBuckets(lanes.WtuPorts):
         word.tokens2 = [
             reg(m, f"tokens2_{k}", pair, when=now.go) for k, pair in enumerate(lanes.adder_level(m, counts, "tokens1"))
         ]
+
+    def _product(self, m: Module, significand: Value, count: Value, name: str) -> Signal:
+        """Exact product with one carry chain. Multiples are of the significand, as the count comes late from memory."""
+        parts = lanes.partial_products(m, significand, count, name)
+        apart = -(-len(parts[0]) // 2)  # partial products that are so far apart do not overlap
+        rows = []
+        for k in range(min(apart, len(parts))):
+            own = [comb(m, f"{name}_own{k}_{i}", part, 2 * apart) for i, part in enumerate(parts[k::apart])]
+            rows.append(Cat(own) << 2 * k)
+        return add(m, rows, lanes.product_bits(self.p), f"{name}_product")
 
     def _add_lanes(self, m: Module, now: "_Pass", word: "_Lanes") -> None:
         """Second stage: adds the weights and the tokens of the lanes in use."""

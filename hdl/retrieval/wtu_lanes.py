@@ -77,11 +77,11 @@ def product_bits(p: WtuParams) -> int:
     return p.score.significand_bits + p.count_bits
 
 
-def multiply(m: Module, wide, narrow, name: str) -> Signal:
-    """Exact unsigned product as a named signal, with two bits of `narrow` a partial product.
+def partial_products(m: Module, wide, narrow, name: str) -> list[Signal]:
+    """Partial products of two unsigned numbers: one for each two bits of `narrow`, two bits above the one before.
 
     One addition makes three times `wide`, which halves the number of partial products: an 8 x 16 product is a sixth
-    smaller than an array of single bits. A tree adds them: as large as a chain, a sixth faster.
+    smaller than an array of single bits.
     """
     n, k = len(wide), len(narrow)
     digits = Signal(k, name=f"{name}_digits")
@@ -101,6 +101,12 @@ def multiply(m: Module, wide, narrow, name: str) -> Signal:
             m.d.comb += [g.eq(r & s.replicate(n + 2)) for g, (r, s) in zip(gated, choices, strict=True)]
             m.d.comb += part.eq(gated[0] | gated[1] | gated[2])
         rows.append(part)
+    return rows
+
+
+def multiply(m: Module, wide, narrow, name: str) -> Signal:
+    """Exact unsigned product as a named signal. A tree adds partial products: as large as a chain, a sixth faster."""
+    rows: list = partial_products(m, wide, narrow, name)
     apart = 2  # bits by which each partial product is shifted against the one before
     while len(rows) > 1:
         sums = []
@@ -110,7 +116,7 @@ def multiply(m: Module, wide, narrow, name: str) -> Signal:
             m.d.comb += upper.eq(below[apart:] + above)
             sums.append(Cat(below[:apart], upper))
         rows, apart = sums + rows[len(rows) & ~1 :], 2 * apart
-    product = Signal(n + k, name=name)
+    product = Signal(len(wide) + len(narrow), name=name)
     m.d.comb += product.eq(rows[0])
     return product
 

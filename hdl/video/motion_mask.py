@@ -181,35 +181,42 @@ class MotionMask(Unit):
         return m
 
     def _parts(self, m: Module, frame: data.View, axes: list["_Axis"]) -> tuple[data.View, "_Judged"]:
-        """The block taken in the cycle before, and the one that is judged: with residuals a cycle later."""
+        """The block taken in the cycle before, and the one taken two cycles before, which is judged now."""
         p, block = self.p, self.i.payload
         lengths = [comb(m, f"length_{n}", abs(block[f"d{n}"])) for n in ("x", "y")]
         far = comb(m, "far", Cat(length >> p.tau_bits for length in lengths).any())
         near = [length[: p.tau_bits] for length in lengths]
         squared = comb(m, "squared", near[0] * near[0] + near[1] * near[1])
-        part = Signal(data.StructLayout({"valid": 1, "moved": 1, "cols": p.grid, "rows": p.grid}))
+        # `moves`: whatever its length is.
+        part = Signal(
+            data.StructLayout({"valid": 1, "moves": 1, "squared": len(squared), "cols": p.grid, "rows": p.grid})
+        )
         m.d.sync += [
             part.valid.eq(self.i.valid & self.i.ready),
+            part.moves.eq(far),
+            part.squared.eq(squared),
             part.cols.eq(axes[0].covered(m, block.x, block.w)),
             part.rows.eq(axes[1].covered(m, block.y, block.h)),
         ]
-        if not p.residuals:
-            m.d.sync += part.moved.eq(far | (squared > frame.limit))
-            return part, _Judged(part.valid & part.moved, part.cols, part.rows)
+        longer = self._longer(m, frame, part, far) if p.residuals else part.squared > frame.limit
+        moved = reg(m, "judged_moved", part.valid & (part.moves | longer), reset_less=False)
+        return part, _Judged(moved, reg(m, "judged_cols", part.cols), reg(m, "judged_rows", part.rows))
+
+    def _longer(self, m: Module, frame: data.View, part: data.View, far: Value) -> Value:
+        """Whether the block's vector is longer than what its residual leaves of tau."""
+        block = self.i.payload
         # The complement of allowed = threshold - share, with WEIGHT_SHIFT more bits. It overflows where share is more.
         kept = WEIGHT_SHIFT + len(frame.threshold)
         shares = [block.residual & bit.replicate(RESIDUAL_BITS) for bit in frame.weight]
         rows = [~frame.threshold << WEIGHT_SHIFT, *(share << k for k, share in enumerate(shares))]
         taken = add(m, rows, max(kept, RESIDUAL_BITS + WEIGHT_BITS) + 1, "taken")
         allowed = reg(m, "allowed", ~taken[WEIGHT_SHIFT:kept])
-        length = reg(m, "length", squared)
-        m.d.sync += part.moved.eq(far | taken[kept:].any())
-        # The block moves if allowed^2 - PARTS^2 squared is below zero.
+        m.d.sync += part.moves.eq(far | taken[kept:].any())
+        # The sign of allowed^2 - PARTS^2 squared.
         square = [(allowed & bit.replicate(len(allowed))) << k for k, bit in enumerate(allowed)]
-        longer = comb(m, "longer", length * PARTS**2)
-        rest = add(m, [*square, ~longer], len(longer) + 1, "rest", one=True)
-        moved = reg(m, "judged_moved", part.valid & (part.moved | ~rest[-1]), reset_less=False)
-        return part, _Judged(moved, reg(m, "judged_cols", part.cols), reg(m, "judged_rows", part.rows))
+        length = comb(m, "length", part.squared * PARTS**2)
+        rest = add(m, [*square, ~length], len(length) + 1, "rest", one=True)
+        return ~rest[-1]
 
     def _patches(self, cols: Value, rows: Value) -> Value:
         """The patches of some columns and rows."""

@@ -215,14 +215,14 @@ def test_bad_parameters():
 
 MUTANTS = {  # of "tiny"
     # The length of a vector.
-    "$or 1.34627dab: A[0] const0": "long vectors are short",
+    "$or 1.1c408f75: A[0] const0": "long vectors are short",
     "$gt 0.a3461c67: B[0] const0": "a length equal to the limit is above it",
     "$mul 1.09367490: B[0] const0": "a square is less",
     "$mux 1.0530bc77: S[0] const1": "negative vectors are long",
     # The centres that a block covers.
-    "$sub 5.f680cea8: B[13] const0": "blocks far to the right are in the frame",
-    "$mux 5.b3039da1: B[0] const0": "a narrow block has no width",
-    "$mux 5.42d50ec3: B[1] const1": "a low block is high",
+    "$sub 5.cb2009bd: B[13] const0": "blocks far to the right are in the frame",
+    "$mux 5.d40f55b4: B[0] const0": "a narrow block has no width",
+    "$mux 5.9c29ce25: B[1] const1": "a low block is high",
     "$ge 1.42c9a67a: B[0] const1": "a token has a column more",
     "$sub 3.7279cb70: B[0] const1": "rows drift",
     "$mux 4.977b82b2: B[0] const1": "a row begins in its second cell",
