@@ -162,8 +162,15 @@ def spread(r: dict) -> str:
     """The range of the layers' retrieval ratios, then the range of the heads'."""
     layers = [[x for x in heads if x is not None] for heads in r["ratio"]]
     means = [sum(heads) / len(heads) for heads in layers if heads]
-    heads = [x for part in layers for x in part]
-    return f"{min(means):.1%} to {max(means):.1%}; heads {min(heads):.1%} to {max(heads):.1%}" if means else "-"
+    if not means:
+        return "-"
+    of_layers, of_heads = (_range(found) for found in (means, [x for part in layers for x in part]))
+    return of_layers + (", heads alike" if of_heads == of_layers else f"; heads {of_heads}")
+
+
+def _range(found: list[float]) -> str:
+    low, high = f"{min(found):.1%}", f"{max(found):.1%}"
+    return f"all {low}" if low == high else f"{low} to {high}"
 
 
 def saved(p: dict[str, dict]) -> str:
