@@ -303,6 +303,7 @@ _SUBJECTS = (
         (
             *_each("reset_in_flight", 3, 30, 77),
             ("chunks_far_from_each_other", (60, -70)),
+            ("long_sums",),
             ("addresses_that_wrap_are_counted",),
             ("many_operands",),
             ("results_fill_their_queue",),

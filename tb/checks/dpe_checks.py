@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from openvrex.golden.arithmetic.dot import dot
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.hdl.params import DpeParams, preset
 from openvrex.sim.units.dpe_time import DpeTime
@@ -100,7 +101,7 @@ def wrapping() -> Traffic:
 
 def check_addresses_that_wrap_are_counted():
     t = wrapping()
-    got = t.run(emitted(TINY), 1, 0.2, 0.2)
+    got = t.run(emitted(TINY), 3, 0.2, 0.2)
     assert got["beats"] == t.wants
     assert got["perf"]["overruns"] == t.overruns > 256
 
@@ -140,6 +141,37 @@ def check_words_are_free_behind_read():
     assert got == wants
     got, wants = overwritten(2)
     assert got != wants
+
+
+@cache
+def long_sums() -> Traffic:
+    """Sums of 1,020 chunks, which fill the accumulator to its lowest bits, and short ones of several commands."""
+    t, rng = Traffic(TINY), np.random.default_rng(12)
+    again, words = 255, TINY.w_depth  # the sum of all words goes on so often
+
+    def numbers(*shape: int) -> np.ndarray:
+        return rng.uniform(1, 2, shape)
+
+    for sign in (1, -1) * 3:
+        # In one block of exponents the largest products, and some whose last bits are the accumulator's.
+        binades = np.array([[1], [-6], [1], [-6]]) - np.outer([0, 0, 3, 3], range(TINY.n_w))
+        scale = np.exp2(binades).ravel()
+        weights, row = to_bf16(numbers(TINY.n_h, words * TINY.n_w)), to_bf16(sign * scale * numbers(1, len(scale)))
+        t.phase(weights, row)
+        (c,) = t.phases[-1]["c"]
+        t.phases[-1]["c"] = [c | {"start": int(not n), "end": int(n == again - 1)} for n in range(again)]
+        want = dot(*(np.tile(x, (1, again)) for x in (row, weights)), TINY.dot).view(np.uint32)
+        t.wants[-1] = {"data": want[0].tolist(), "last": 1}
+    for _ in range(40):  # their units are those of the results' last bits
+        signs = rng.choice((-4.0, 4.0), (1, 2 * TINY.n_w))
+        t.phase(to_bf16(numbers(TINY.n_h, signs.size)), to_bf16(signs * numbers(*signs.shape)), splits=2)
+    return t
+
+
+def check_long_sums():
+    t = long_sums()
+    for idle in (0.0, 0.6):  # commands that come late leave sums alone
+        assert t.run(emitted(TINY), 1, idle)["beats"] == t.wants
 
 
 def check_chunks_far_from_each_other(exponents):

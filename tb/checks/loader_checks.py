@@ -111,6 +111,7 @@ def corners(size: str) -> list[dict]:
         transfer(LoadTo.VECTOR, 9 * PAGE, 1, 2 * p.lxe.burst_bytes // word or 1, signal=4),
         transfer(LoadTo.X, 0, 1, skip=1),
         transfer(LoadTo.X, 0, x, stride=word, step=1, signal=8),
+        *(transfer(LoadTo.X, 0, 2, stride=word, step=1 << k, signal=8) for k in range(x.bit_length() - 1)),
     ]
 
 
@@ -141,7 +142,9 @@ def check_equals_the_reference(size):
 
 def check_long_instructions():
     """Long instructions, and many of them."""
-    programs = long(LoadTo.VECTOR, 2 * params([]).dpe.n_w, (2732, 1367)), [transfer(LoadTo.VECTOR, 0, skip=1)] * 300
+    word = 2 * params([]).dpe.n_w
+    most = transfer(LoadTo.VECTOR, word, 2, 1 << 12, stride=word << 12)  # the longest rows, which bursts join
+    programs = [*long(LoadTo.VECTOR, word, (5462, 2731)), most], [transfer(LoadTo.VECTOR, 0, skip=1)] * 300
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
@@ -249,7 +252,9 @@ def faulty() -> list[dict]:
     """Episodes of every fault behind good instructions, with more of them behind it."""
     p, rng = params(SIZES["tiny"]), random.Random(4)
     episodes = [case("tiny", c, stalls) for c in faults("tiny") for stalls in STALLS[:2]]
-    episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), transfer(LoadTo.W, 0, to=1 << 15))]
+    outside = (transfer(LoadTo.W, 0, to=1 << k) for k in range(p.dpe.w_depth.bit_length() - 1, 16))
+    episodes += [case("tiny", [c]) for c in (*beyond(p, LoadTo.X), *outside)]
+    episodes += [case("tiny", c[2:], {"c": 0.9}) for c in faults("tiny")]  # others come behind the fault
     assert {e["want"].fault for e in episodes} == {"range"}
     longest = transfer(LoadTo.VECTOR, 0, 1, 2053, wide=1)  # of more than 4096 beats, but given up soon
     episodes.append(case("tiny", [longest], STALLS[3], errors=[40 * p.lxe.bus_bytes]))

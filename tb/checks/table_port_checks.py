@@ -18,6 +18,7 @@ from openvrex.hdl.retrieval.table_port import CLIENTS, client_sizes
 from openvrex.sim.units.table_port_time import TablePortTime
 from openvrex.sim.units.table_time import Ask, Put, Requests
 from openvrex.tb.library.runner import Run, emit
+from openvrex.tb.library.streams import LATE
 from openvrex.tb.library.stress_traffic import StressTraffic, stall_rate
 from openvrex.tb.library.transfer_traffic import params
 
@@ -52,6 +53,7 @@ STALLS = [
     {"bus_ar": 0.8, "bus_r": 0.5},
     {"bus_aw": 0.7, "bus_b": 0.6},
     {"bus_w": 0.8, "hcu_ask": 0.5, "kvmu_put": 0.5},
+    dict.fromkeys(("bus_ar", "bus_aw", "bus_w"), LATE),
 ]
 ITEMS = {"hcu": (Item.LEVEL, Item.HASH), "kvmu": tuple(i for i in Item if i not in (Item.LEVEL, Item.HASH))}
 BULK = {"hcu": Item.HASH, "kvmu": Item.COUNT}

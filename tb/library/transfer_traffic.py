@@ -553,7 +553,7 @@ def long(memory: int, size: int, rows: tuple[int, ...]) -> list[dict]:
     """Rows of many words, with and without a gap between them, and many rows of one word."""
     return [
         *(transfer(memory, 0, 1, n, signal=1) for n in (2732, 1367)),
-        *(transfer(memory, 0, 2, n, stride=n * size, signal=4) for n in (107, 683)),
+        *(transfer(memory, 0, 2, n, stride=n * size, signal=4) for n in (107, 342, 683)),
         transfer(memory, 0, 2, 107, stride=108 * size, signal=8),
         *(transfer(memory, PAGE, n, stride=size, signal=2) for n in rows),
     ]

@@ -22,6 +22,7 @@ from openvrex.tb.checks.dpe_checks import (
     check_chunks_far_from_each_other,
     check_cycles_equal_the_time_view,
     check_equals_golden,
+    check_long_sums,
     check_many_operands,
     check_one_special_number_in_each_lane,
     check_reset_in_flight,
@@ -110,6 +111,10 @@ def test_addresses_that_wrap_are_counted():
 
 def test_many_operands():
     check_many_operands()
+
+
+def test_long_sums():
+    check_long_sums()
 
 
 @pytest.mark.parametrize("exponents", [(60, -70), (-70, 60)])
