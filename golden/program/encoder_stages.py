@@ -16,6 +16,7 @@ from openvrex.golden.arithmetic.vector import MINUS_ZERO, Bank, Post, Reduce
 from openvrex.golden.program.compiler import FREE, FULL, Compiler, Sizes, semaphores
 from openvrex.golden.program.isa import LoadTo, Opcode, Queue, StoreTo
 from openvrex.golden.program.layer_memory import Array, Tiling
+from openvrex.golden.program.loop_rolling import assemble, roll
 from openvrex.golden.program.recipes import (
     BANK,
     GELU_SLOPE,
@@ -36,6 +37,7 @@ from openvrex.golden.program.recipes import (
 
 # Semaphores: the DPE has read all weights in W, exponentials are in X, weights are in W.
 DRAINED, EXPONENTIALS, WEIGHTS = 4, 5, 6
+ENDS = 3  # instructions of a program besides its stages': SYNCs and HALT
 MOST = 4  # rows of a step of LayerNorm or attention: each has four scalar registers
 ENOUGH = 4  # rows of a step of a product that are worth it
 SLOPE = Scalar(15)
@@ -107,7 +109,34 @@ class EncoderCompiler(Compiler):
         of : what is added, FP32, as y is; may be y
         nonlinear : GELU of the sum, in BF16
         first : the core's first tile of columns, where y is by heads
+
+        Sums of slices stay in banks for as many rows as fit, but for two steps' where the program were too long.
         """
+        start = len(self.items)
+        self._product(x, weight, bias, cut, rows, y, of, nonlinear, first)
+        if cut.slices > 1 and self._length(start) > self.fmt.i_depth:
+            del self.items[start:]
+            self._product(x, weight, bias, cut, rows, y, of, nonlinear, first, 2)
+
+    def _length(self, start: int) -> int:
+        """Instructions of a program of the items from `start` on."""
+        rolled = roll(self.items[start:], len(self.plan.pointers))
+        return ENDS + len(assemble(rolled, self.plan.pointers))
+
+    def _product(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array,
+        cut: Tiling,
+        rows: range,
+        y: Array,
+        of: Array | None,
+        nonlinear: bool,
+        first: int,
+        most: int | None = None,
+    ) -> None:
+        """`product` with the sums of at most so many steps in banks."""
         n, length, row, heads = self.fmt.lanes, x.shape[-1], y.shape[-1], len(y.shape) > 2
         numbers, tiles, words = cut.words * n, cut.tiles, cut.words
         muls = tiles if heads else 1  # of a step
@@ -117,7 +146,7 @@ class EncoderCompiler(Compiler):
             fp32(self, GELU_SLOPE, SLOPE)
         buffers, at_once = self.buffers(cut)
         part, parts, steps = self.fmt.x_depth // buffers, list(_parts(rows, at_once)), cut.blocks * cut.slices
-        kept = self.kept(cut, at_once)[: len(parts)]
+        kept = self.kept(cut, at_once)[: len(parts)][:most]
         # Rows of the next weights come before these, where the part of X that they go to is the first one to be free.
         early = len(parts) % buffers == 0
         for _ in range(buffers - 2):

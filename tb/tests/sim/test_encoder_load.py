@@ -2,6 +2,8 @@
 
 import pytest
 
+from openvrex.golden.program.encoder_compiler import EncoderPlan
+from openvrex.hdl.params import preset
 from openvrex.sim.system import encoder_load
 from openvrex.sim.system.accelerator import encoder, seconds
 from openvrex.sim.system.platforms import EDGE, SERVER
@@ -55,3 +57,12 @@ def test_rows_that_cores_read_together_double_the_rate():
 def test_a_grid_of_cells_is_at_most_the_patches():
     assert Vision().shape(10, WIDTH).seen == 9
     assert Vision().shape(640, WIDTH).seen == 576
+
+
+def test_one_core_has_a_program_for_each_stage():
+    """Sums of fewer rows stay in banks where a program with all of them were too long."""
+    p = preset("core")
+    plan = EncoderPlan(Vision().shape(10, WIDTH), p.core.lxe_format())
+    lengths = {stage.name: len(plan.program(stage.name, stage.name)) for stage in plan.stages}
+    assert max(lengths, key=lengths.__getitem__) == "down"
+    assert lengths["down"] <= p.core.lxe.i_depth
