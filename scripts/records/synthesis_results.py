@@ -300,7 +300,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
         ("papers/evaluation.md", f"cores of our synthesis ({cores}"),
         (
             "limits.md",
-            f"allow {at_14} in the slowest unit (`{latest}`)",
+            f"allow {at_14} in the slowest recorded unit (`{latest}`)",
         ),
         ("limits.md", f"{clocked} power"),
         ("size.md", f"The slowest unit, `{slowest}`, allows {1e6 / known['clock'][slowest]['with_access']:,.0f} MHz"),
