@@ -66,7 +66,7 @@ def engines(
     for v in on:
         for hcu_h, hcu_w, wtu_h, wtu_w in ENGINES:
             sizes = {"hcu.n_h": hcu_h, "hcu.n_w": hcu_w, "wtu.n_h": wtu_h, "wtu.n_w": wtu_w}
-            changed = v.changed(*(f"{name}={n}" for name, n in sizes.items()))
+            changed = replace(v, home="link").changed(*(f"{name}={n}" for name, n in sizes.items()))
             cells = (_cell(changed, replace(at, batch=n), shares, _engine) for n in batches)
             rows.append((v.name, f"{hcu_h} x {hcu_w}", f"{wtu_h} x {wtu_w}", *cells))
     title = f"{_pass(at)} at {length(at.cache)}: ms, and in brackets those of the DRE; {shares.name}"

@@ -107,7 +107,7 @@ def ways() -> Iterator[Way]:
         for name in names:
             v = replace(base, name=name, system=preset(name))
             yield Way(name, kind, "memory", _shipped(replace(v, home="device")))
-            yield Way(name, kind, home, _shipped(v))
+            yield Way(name, kind, home, _shipped(replace(v, home="link")))
     for g, kind, homes in (
         (AGX_SCALED, EDGES, ("drive",)),
         (A100_SCALED, SERVERS, ("host", "drive")),

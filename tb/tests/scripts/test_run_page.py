@@ -13,9 +13,9 @@ from openvrex.golden.policies.window_decisions import windowed
 from openvrex.hdl.params import preset
 from openvrex.sim.system.core_pass import Given
 from openvrex.sim.system.core_policies import compare
+from openvrex.sim.system.limits import EDGE
 from openvrex.sim.system.mosaic_demand import WORLD, MosaicDemand
 from openvrex.sim.system.mosaic_pass import MosaicPass
-from openvrex.sim.system.platforms import EDGE
 from openvrex.sim.system.timeline import Point
 from openvrex.sim.system.workload import Decoder, traced
 from openvrex.tb.library.runner import ROOT
