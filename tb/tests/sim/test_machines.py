@@ -56,7 +56,7 @@ def test_recorded_curves_are_todays(name):
 def test_presets_are_as_in_the_record_of_frames():
     """At each cache, beside `docs/results/simulation.json`."""
     record = json.loads((ROOT / "docs/results/simulation.json").read_text())["figures"]
-    for at, name in enumerate(("edge8x, drive", "server48x, host")):
+    for at, name in enumerate(("edge8x, memory", "server48x, memory")):
         cells = {c["cache"]: f"{c['ms']:.1f}" for c in KEPT["frames"]["1"][name]}
         assert [cells[n] for n in CACHES[:4]] == record["frames pages x"]["rows"][at][1:5]
         assert cells[1 << 20] == record["frames pages x 1M"]["rows"][at][1]
