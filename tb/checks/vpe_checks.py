@@ -173,8 +173,20 @@ def check_every_result_is_stored(size):
             bits = np.where(rng.random(bits.shape) < 0.05, numbers(rng, bits.shape, True), bits)
         elif rng.random() < 0.5:  # one infinity, which a sum must keep
             bits[int(rng.integers(2)), int(rng.integers(p.n_w))] = rng.choice([0x7F800000, 0xFF800000])
-        load = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
-        steps.append(Step(load, bits if wide else bits >> 16))
+        load(bank, wide, bits)
+
+    def load(bank: Bank, wide: int, bits: np.ndarray) -> None:
+        step = Instruction(a=Source.STREAM, wide=wide, write=bank, words=words - 1)
+        steps.append(Step(step, bits if wide else bits >> 16))
+
+    def near() -> None:
+        """Rows of numbers that differ in one bit: every bit decides a maximum, and sums cancel but for it."""
+        one = int(numbers(rng, (1,), True)[0])
+        bits = one ^ 1 << rng.integers(0, 31, (words, p.n_w))
+        load(Bank.A, 1, (bits ^ rng.integers(0, 2, bits.shape) * rng.integers(0, 2) << 31).astype(np.uint32))
+        for reduce in (Reduce.MAX, Reduce.SUM):
+            row = Instruction(a=Source.BANK, words=words - 1, keep=p.n_w - 1, reduce=reduce)
+            steps.append(Step(replace(row, scalar_d=int(rng.integers(SCALARS)))))
 
     for _ in range(40):
         fill(Bank.A | Bank.C, 1)
@@ -193,6 +205,8 @@ def check_every_result_is_stored(size):
             length, scalar = int(rng.integers(1, words + 1)), int(rng.integers(SCALARS))
             row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
             steps.append(Step(replace(row, scalar_d=scalar)))
+        for _ in range(SCALARS // 2):
+            near()
         for scalar in range(SCALARS):
             put(1, a=Source.SCALAR, scalar_a=scalar, write=Bank.C)
             put(1, op=Op.STORE, format=Format.WIDE)
