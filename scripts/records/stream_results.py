@@ -91,7 +91,7 @@ def cited(known: dict) -> list[tuple[str, str]]:
     return [
         (page, "loss {}, {} and {} on the three streams.".format(*losses)),
         (page, f"ReSV fetches {frames} in frames, {answer} in the answer."),
-        (page, "It errs by {}, {} and {} in frames".format(*errors)),
+        (page, "They err by {}, {} and {} in frames".format(*errors)),
     ]
 
 
