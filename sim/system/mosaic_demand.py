@@ -127,5 +127,5 @@ WORLD = Habits(
     visual=7.11,
     opened=0.0893,
     over=1.283,
-    covered=0.199,
+    covered=0.2,
 )
