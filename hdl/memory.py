@@ -43,11 +43,8 @@ class _Memory(wiring.Component):
     def _cells(self, platform: object, ports: dict[str, Value]) -> Fragment | Module:
         """The cells behind `ports`, without check bits: an instance of the kind's module where Verilog is emitted."""
         if isinstance(platform, Leaves):
-            kind, notes, hooks = (
-                platform.memory(self.KIND),
-                {"a_protect": self.protect},
-                Module() if platform.test else None,
-            )
+            kind, notes = platform.memory(self.KIND), {"a_protect": self.protect}
+            hooks = Module() if platform.test else None
             if hooks:
                 notes["a_bist"] = platform.test.memories
                 ports = platform.test.hook(hooks, ports, self.KIND == SinglePortRam.KIND)

@@ -52,9 +52,8 @@ class MemoryTest:
 
         ports : of the wrapper, by the names of the kind's module in `hdl/memories.v` · single : it has one port
         """
-        (lanes,) = (len(ports[name]) for name in ("write" if single else "w_en",))
-        width, taken = len(ports["w_data"]), "addr" if single else "w_addr"
-        select, address, fail = self.reach(1, len(ports[taken]))
+        lanes, width = len(ports["write" if single else "w_en"]), len(ports["w_data"])
+        select, address, fail = self.reach(1, len(ports["addr" if single else "w_addr"]))
         writes, reads = select & self.write, select & self.read
         if single:
             ours = {"en": writes | reads, "write": writes.replicate(lanes), "addr": address}

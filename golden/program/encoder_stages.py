@@ -101,6 +101,7 @@ class EncoderCompiler(Compiler):
         of: Array | None = None,
         nonlinear: bool = False,
         first: int = 0,
+        most: int | None = None,
     ) -> None:
         """y = x W^T + bias, for some rows of x and the columns of W.
 
@@ -109,34 +110,10 @@ class EncoderCompiler(Compiler):
         of : what is added, FP32, as y is; may be y
         nonlinear : GELU of the sum, in BF16
         first : the core's first tile of columns, where y is by heads
-
-        Sums of slices stay in banks for as many rows as fit, but for two steps' where the program were too long.
+        most : steps of rows whose sums of slices of K stay in banks; None for as many as fit there, or for two where
+            the program were too long
         """
         start = len(self.items)
-        self._product(x, weight, bias, cut, rows, y, of, nonlinear, first)
-        if cut.slices > 1 and self._length(start) > self.fmt.i_depth:
-            del self.items[start:]
-            self._product(x, weight, bias, cut, rows, y, of, nonlinear, first, 2)
-
-    def _length(self, start: int) -> int:
-        """Instructions of a program of the items from `start` on."""
-        rolled = roll(self.items[start:], len(self.plan.pointers))
-        return ENDS + len(assemble(rolled, self.plan.pointers))
-
-    def _product(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array,
-        cut: Tiling,
-        rows: range,
-        y: Array,
-        of: Array | None,
-        nonlinear: bool,
-        first: int,
-        most: int | None = None,
-    ) -> None:
-        """`product` with the sums of at most so many steps in banks."""
         n, length, row, heads = self.fmt.lanes, x.shape[-1], y.shape[-1], len(y.shape) > 2
         numbers, tiles, words = cut.words * n, cut.tiles, cut.words
         muls = tiles if heads else 1  # of a step
@@ -208,6 +185,14 @@ class EncoderCompiler(Compiler):
                 self.drain()
         for _ in range(buffers - 2):
             self.fence(Opcode.LOAD, wait=(FREE,))
+        if most is None and cut.slices > 1 and self._length(start) > self.fmt.i_depth:
+            del self.items[start:]
+            self.product(x, weight, bias, cut, rows, y, of, nonlinear, first, most=2)
+
+    def _length(self, start: int) -> int:
+        """Instructions of a program of the items from `start` on."""
+        rolled = roll(self.items[start:], len(self.plan.pointers))
+        return ENDS + len(assemble(rolled, self.plan.pointers))
 
     def kept(self, cut: Tiling, at_once: int) -> list[Row]:
         """Places of sums that stay in banks from one slice of K to the next, each of the rows of a step."""

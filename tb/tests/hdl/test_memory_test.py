@@ -83,14 +83,14 @@ def test_larger_units_are_the_same_while_memories_are_not_tested(unit):
     assert prove(unit, params_of(unit, TINY)) > 500
 
 
-@pytest.mark.parametrize(("old", "new"), [("bist_enable ?", "1'h1 ?"), ("? select & bist_read", "? r_en")])
-def test_a_hook_in_the_way_is_noticed(old, new):
-    """The second is never in the way: both branches give the unit's own signal."""
-    if "r_en" in new:
-        assert prove("hcu", params_of("hcu", TINY), old, new) > 500
-        return
+def test_a_hook_in_the_way_is_noticed():
     with pytest.raises(UnequalError, match="hcu: .* signals may differ"):
-        prove("hcu", params_of("hcu", TINY), old, new)
+        prove("hcu", params_of("hcu", TINY), "bist_enable ?", "1'h1 ?")
+
+
+def test_a_read_of_the_unit_s_own_in_a_test_changes_nothing_outside_it():
+    """Both branches give the unit's own signal, so the proof does not fail for any edit."""
+    assert prove("hcu", params_of("hcu", TINY), "? select & bist_read", "? r_en") > 500
 
 
 @pytest.mark.parametrize("unit", ["hcu", "wtu", "dpe"])
