@@ -8,13 +8,14 @@ A packed beat stands for four beats of numbers. The codec takes a slice at a tim
       +---> SCAN: largest and least number                     +---> scale: the group's header bits
       |       |                                                |       |
       |       v                                                |       v
-      |     STEP: exponent e, significand j                    +---> Kv4Number x lanes: the middle of a code's step
+      |     SUM: of the two, t                                 +---> Kv4Number x lanes: the middle of a code's step
       |       |                                                        |
       |       v                                                        v
-      |     ZERO: codes below zero, z                        `o`, a beat of numbers; four of them
+      |     STEP: exponent e, significand j                  `o`, a beat of numbers; four of them
       |       |
       |       v
-      +---> CODE: Kv4Code x lanes, a header bit into
+      +---> CODE: codes below zero, z; then
+              |   Kv4Code x lanes, a header bit into
               |   bit 0 of every (group / 16)th code
               v
             `o`, one packed beat
@@ -42,9 +43,9 @@ from openvrex.hdl.queues import kv4_beats, kv4_codes, kv4_numbers
 
 HEADER_LAYOUT = data.StructLayout({"e": 8, "j": 2, "z": 4})
 STEP_LAYOUT = data.StructLayout({"top": 9, "j": 2, "z": 4, "live": 1})
-SCALE_LAYOUT = data.StructLayout({"z": 4, "j": 2, "base": 10, "nan": 1})
+SCALE_LAYOUT = data.StructLayout({"j": 2, "base": 10, "nan": 1})
 SIZE = 15  # bits of a magnitude: exponent and fraction
-SCAN, STEP, ZERO, CODE = range(4)  # what the codec does with a group that it packs
+SCAN, SUM, STEP, CODE = range(4)  # what the codec does with a group that it packs
 
 
 class Kv4Code(wiring.Component):
@@ -56,25 +57,32 @@ class Kv4Code(wiring.Component):
 
     Members
     -------
+    takes : In(1) : take a number
     number : In(16) : BF16
-    step : In(`STEP_LAYOUT`) : of its group: `top` = e + 3, j and z of the header; unless it is `live`, the code is 0
-    code : Out(4)
+    step : In(`STEP_LAYOUT`) : of its group: `top` = e + 3, j and z of the header; unless it is `live`, the code is 0. A
+        number is taken with `top`; the rest goes with its code
+    code : Out(4) : of the number that was taken
 
-    Latency: none, it is combinational.
-    Throughput: a number.
+    Latency: the code of a number is there in the cycle after it was taken.
+    Throughput: a number a cycle.
     Raises: nothing of its own.
     Source: `golden.retrieval.kv4`.
     """
 
     def __init__(self):
-        super().__init__({"number": In(16), "step": In(STEP_LAYOUT), "code": Out(4)})
+        super().__init__({"takes": In(1), "number": In(16), "step": In(STEP_LAYOUT), "code": Out(4)})
 
     def elaborate(self, platform):
         m, s, number = Module(), self.step, self.number
-        steps = steps_of(m, number[:SIZE], s.top, s.j, "steps")
-        negative, level = Signal(), Signal(6)  # signed
+        size, negative = Signal(7, reset_less=True), Signal(reset_less=True)  # of the number that was taken
+        level = Signal(6)  # signed
+        with m.If(self.takes):
+            m.d.sync += [
+                size.eq(quarters_of(m, number[:SIZE], s.top, "quarters")),
+                negative.eq(number[15] & number[7:15].any()),
+            ]
+        steps = steps_of(m, size, s.j, "steps")
         m.d.comb += [
-            negative.eq(number[15] & number[7:15].any()),
             level.eq(s.z + Cat(steps ^ negative.replicate(4), negative, negative)),  # z + steps, or z - 1 - steps
             self.code.eq(Mux(level[5], 0, Mux(level[4], 15, level[:4])) & s.live.replicate(4)),
         ]
@@ -90,37 +98,45 @@ class Kv4Number(wiring.Component):
 
     Members
     -------
+    takes : In(1) : take a code
     code : In(4)
     wide : In(1) : its lowest bit is one of the header
-    scale : In(`SCALE_LAYOUT`) : of its group: z and j of the header, `base` = e - 5 (signed), whether it is of NaNs. A
-        `base` of -16 makes every number zero
-    number : Out(16) : BF16
+    z : In(4) : of the header of its group
+    scale : In(`SCALE_LAYOUT`) : of the group of the code that was taken: j of the header, `base` = e - 5 (signed),
+        whether it is of NaNs. A `base` of -16 makes every number zero
+    number : Out(16) : BF16, of the code that was taken
 
-    Latency: none, it is combinational.
-    Throughput: a number.
+    Latency: the number of a code is there in the cycle after it was taken.
+    Throughput: a number a cycle.
     Raises: nothing of its own.
     Source: `golden.retrieval.kv4`.
     """
 
     def __init__(self):
-        super().__init__({"code": In(4), "wide": In(1), "scale": In(SCALE_LAYOUT), "number": Out(16)})
+        scale = {"scale": In(SCALE_LAYOUT), "number": Out(16)}
+        super().__init__({"takes": In(1), "code": In(4), "wide": In(1), "z": In(4), **scale})
 
     def elaborate(self, platform):
         m, s = Module(), self.scale
-        whole = Signal(5)  # whole steps from zero to the middle, rounded down, modulo 32
-        size = Signal(5)  # the distance in half steps
+        code = Cat(self.code[0] | self.wide, self.code[1:])
+        above, below = Signal(5), Signal(4)  # whole steps from zero to the middle, rounded down; modulo 32 and 16
+        negative = Signal(reset_less=True)
+        size = Signal(5, reset_less=True)  # the distance in half steps
         a = Signal(8)  # the magnitude in half units of the step
         lead = Signal(3)  # its highest bit
         fraction = Signal(8)
         exponent = Signal(10)  # signed
-        negative = whole[4]
+        most = s.j.all()
+        rest = Mux(s.j[0], size, Mux(s.j[1], size << 1, 0))  # `a` is 4, 4 + 1, 4 + 2 or 8 - 1 sizes
         m.d.comb += [
-            whole.eq(Cat(self.code[0] | self.wide, self.code[1:]) - s.z),
-            size.eq(Cat(~self.wide, (whole[:4] ^ negative.replicate(4)) + (negative & self.wide))),
-            a.eq((size << 2) + Mux(s.j[0], size, 0) + Mux(s.j[1], size << 1, 0)),
+            above.eq(code - self.z),
+            below.eq(self.z + ~code + self.wide),
+            a.eq(Mux(most, size << 3, size << 2) + (rest ^ most.replicate(8)) + most),
             fraction.eq(a << ~lead),
             exponent.eq(s.base + lead),
         ]
+        with m.If(self.takes):
+            m.d.sync += [negative.eq(above[4]), size.eq(Cat(~self.wide, Mux(above[4], below, above[:4])))]
         for k in range(8):
             with m.If(a[k]):
                 m.d.comb += lead.eq(k)
@@ -158,9 +174,10 @@ class Kv4Codec(wiring.Component):
     o : Out(8 * bus_bytes) : the beat to write
     part : Out(2) : beats that were made of the packed beat read last, modulo 4
 
-    Latency: `o` is complete in the cycle after the last slice was made.
+    Latency: a slice is made in the cycle after it was taken; `o` is complete in the cycle after the last one was made.
     Throughput: exact in `sim.units.retriever_time.converted`. A beat of the `core` preset, in groups of 32, takes 2
-        cycles to expand. It takes 50 to pack: 16 for the header's range, 2 for the header, 32 for the codes.
+        cycles to expand, and the first of a burst a cycle more. It takes 50 to pack: 16 for the header's range, 2 for
+        the header, 32 for the codes.
     Raises: nothing of its own.
     Source: `golden.retrieval.kv4`; Oaken, V-Rex [13], for the place of the two in the data path.
     """
@@ -178,8 +195,8 @@ class Kv4Codec(wiring.Component):
         m, of = Module(), _At(self)
         self._walk(m, of)
         into, back = self._cut(m, of)
-        header = self._measure(m, of, into)
-        codes = self._pack(m, platform, of, into, header)
+        step = self._measure(m, of, into)
+        codes = self._pack(m, platform, of, into, step)
         numbers = self._expand(m, platform, of, back)
         self._write(m, of, codes, numbers)
         return m
@@ -189,30 +206,29 @@ class Kv4Codec(wiring.Component):
         at, expands = of.at, ~of.packs
         turn = of.turn(self.group)
         group_ends = turn.all()
-        # Of the beat that was read last, and of the beat that is made.
-        beat_ends = Mux(of.packs, of.into.all(), of.back.all())
-        half = of.back[: bits_of(self.bits // 16 // self.numbers)]
+        beat_ends = Mux(of.packs, of.into.all(), of.back.all())  # the beat that was read last
         scan, code = of.phase == SCAN, of.phase == CODE
-        more = Signal()  # the burst goes on behind this slice
+        done = Signal()  # the burst's last slice is made
         m.d.comb += [
             of.codes.eq(self.runs & of.packs & code & of.there),
-            of.numbers.eq(self.runs & expands),
-            self.makes.eq(of.codes & at.all() | of.numbers & half.all()),
-            more.eq(~(self.makes & self.ends)),
+            of.numbers.eq(self.runs & expands & of.there),
+            self.makes.eq(of.codes & at.all() | of.numbers & ~of.half.any()),
+            done.eq(self.makes & self.ends),
             self.part.eq(of.back[-2:]),
         ]
         starts = comb(m, "starts_beat", self.starts & ~of.back.any())
         coded = code & of.there
-        goes = comb(m, "goes_on", self.runs & beat_ends & more)  # to the next beat
+        # To the next beat. The last slice of a packed beat is taken while one of the same beat of numbers is made.
+        goes = comb(m, "goes_on", self.runs & beat_ends & ~Mux(of.packs, done, self.ends))
         if self.several:
             inside = comb(m, "inside", of.packs & ~group_ends)  # the next beat is of the group
-            first = comb(m, "first", self.runs & of.packs & (of.phase == ZERO))  # beat of a group that is coded
-            steps = self.runs & of.packs & (of.phase == STEP)
+            first = comb(m, "first", self.runs & of.packs & (of.phase == STEP))  # beat of a group that is coded
+            sums = self.runs & of.packs & (of.phase == SUM)
             codes = comb(m, "codes_next", goes & inside & coded)
             m.d.comb += [
                 self.reads.eq(starts | first | goes & (expands | coded | scan & inside)),
                 self.gives.eq(first | codes | starts & ~self.packs | goes & expands),
-                self.again.eq(steps),
+                self.again.eq(sums),
             ]
         else:
             m.d.comb += [self.reads.eq(starts | goes & (expands | coded)), self.gives.eq(self.reads)]
@@ -226,8 +242,10 @@ class Kv4Codec(wiring.Component):
             m.d.sync += of.there.eq(code & ~of.there)
             with m.If(~(scan | code) | group_ends & (scan | of.there)):
                 m.d.sync += of.phase.eq(of.phase + 1)
-        with m.If(of.numbers):
-            m.d.sync += of.back.eq(of.back + 1)
+        with m.If(self.runs & expands):
+            m.d.sync += of.there.eq(~done)
+            with m.If(~done):
+                m.d.sync += of.back.eq(of.back + 1)
 
     def _cut(self, m: Module, of: "_At") -> tuple[Value, Value]:
         """The slice of a beat to pack, and that of a packed beat; the smaller one is cut out of the larger."""
@@ -245,46 +263,55 @@ class Kv4Codec(wiring.Component):
         return into, back
 
     def _measure(self, m: Module, of: "_At", cut: Value) -> data.View:
-        """The header of the group, from its largest number and its least one."""
-        header, best = Signal(HEADER_LAYOUT), {}
-        top = comb(m, "top", header.e + 3)
-        begins = ~of.turn(self.group).any()  # the group
+        """The step of the group, from its largest number and its least one."""
+        step, best = Signal(STEP_LAYOUT), {}
         numbers = [cut.word_select(i, 16) for i in range(self.codes)]
+        sizes = [x[:SIZE] for x in numbers]
+        # All comparisons are made at once, as the slice comes late in the cycle.
+        over = {(i, k): comb(m, f"over{i}_{k}", sizes[i] > sizes[k]) for i in range(self.codes) for k in range(i)}
         for sign, name in enumerate(("p", "n")):
             best[name] = so_far = Signal(SIZE, name=name)
-            own = [(x[:SIZE], x[7:15].any() & (x[15] == sign)) for x in numbers]
-            sizes = [comb(m, f"{name}{i}", x & some.replicate(SIZE)) for i, (x, some) in enumerate(own)]
-            most = comb(m, f"{name}_begin", so_far & ~begins.replicate(SIZE))
-            most = largest_of(m, [most, *sizes], f"{name}_most")
+            before = comb(m, f"{name}_before", so_far & of.turn(self.group).any().replicate(SIZE))
+            own = [comb(m, f"{name}_own{i}", x[7:15].any() & (x[15] == sign)) for i, x in enumerate(numbers)]
+            rises = [
+                comb(m, f"{name}_rises{i}", some & (x > before))
+                for i, (x, some) in enumerate(zip(sizes, own, strict=True))
+            ]
+            most = before & ~Cat(rises).any().replicate(SIZE)
+            for i, x in enumerate(sizes):
+                less = [own[k] & (over[k, i] if k > i else ~over[i, k]) for k in range(self.codes) if k != i]
+                most |= x & (rises[i] & ~Cat(less).any()).replicate(SIZE)
             with m.If(self.runs & (of.phase == SCAN)):
                 m.d.sync += so_far.eq(most)
-        e, j = step_of(m, best["p"], best["n"])
+        less, t = sum_of(m, best["p"], best["n"])
+        sums = Signal(data.StructLayout({"less": 1, "t": 9}), reset_less=True)
+        with m.If(of.phase == SUM):
+            m.d.sync += [sums.less.eq(less), sums.t.eq(t)]
+        live, top, j = step_of(m, Mux(sums.less, best["n"], best["p"])[7:], sums.t)
         with m.If(of.phase == STEP):
-            m.d.sync += [header.e.eq(e), header.j.eq(j)]
+            m.d.sync += [step.live.eq(live), step.top.eq(top), step.j.eq(j)]
         some, n = Signal(), best["n"]
-        below = steps_of(m, n, top, header.j, "below")
-        m.d.comb += some.eq(lives(header.e) & n[7:].any())
-        with m.If(of.phase == ZERO):
-            m.d.sync += header.z.eq(Mux(some, Mux(below.all(), 15, below + 1), 0))
-        return header
+        below = steps_of(m, quarters_of(m, n, step.top, "below_quarters"), step.j, "below")
+        m.d.comb += some.eq(step.live & n[7:].any())
+        with m.If(of.phase == CODE):  # while the first slice goes into its register
+            m.d.sync += step.z.eq(Mux(some, Mux(below.all(), 15, below + 1), 0))
+        return step
 
-    def _pack(self, m: Module, platform: object, of: "_At", cut: Value, header: data.View) -> Value:
+    def _pack(self, m: Module, platform: object, of: "_At", cut: Value, step: data.View) -> Value:
         """The codes of a slice, headers in place; 0 if it is not one of numbers to pack."""
-        own = []
-        step = Signal(STEP_LAYOUT)
+        own, header, now = [], Signal(HEADER_LAYOUT), Signal(STEP_LAYOUT, name="step_now")
         m.d.comb += [
-            step.top.eq(header.e + 3),
-            step.j.eq(header.j),
-            step.z.eq(header.z),
-            step.live.eq(lives(header.e) & of.packs),
+            header.e.eq(step.top - 3),
+            header.j.eq(step.j),
+            header.z.eq(step.z),
+            now.eq(step),
+            now.live.eq(step.live & of.packs),
         ]
         bits = comb(m, "bits", header.as_value() & of.packs.replicate(HEADER))
         turn = of.turn(self.group)
-        piece = Signal.like(cut, name="piece")
-        m.d.sync += piece.eq(cut)
         for i in range(self.codes):
             lane = place(m, platform, f"code{i}", Kv4Code)
-            m.d.comb += [lane.number.eq(piece.word_select(i, 16)), lane.step.eq(step)]
+            m.d.comb += [lane.takes.eq(self.runs), lane.number.eq(cut.word_select(i, 16)), lane.step.eq(now)]
             low = Signal(name=f"low{i}")
             m.d.comb += low.eq(lane.code[0])
             with m.Switch(turn):
@@ -306,13 +333,13 @@ class Kv4Codec(wiring.Component):
         header = Signal(HEADER_LAYOUT, name="read")
         turn, which = of.back[: bits_of(self.group // n)], of.back[bits_of(self.group // n) :]
         m.d.comb += header.eq(Cat(held).word_select(which, HEADER) if len(held) > 1 else held[0])
-        scale = Signal(SCALE_LAYOUT)
-        m.d.comb += [
-            scale.z.eq(header.z),
-            scale.j.eq(header.j),
-            scale.base.eq(Mux(of.packs | ~header.e.any(), -16, header.e - 5)),
-            scale.nan.eq(~of.packs & (header.e == NANS)),
-        ]
+        scale = Signal(SCALE_LAYOUT, reset_less=True)  # of the numbers that are made
+        with m.If(self.runs):
+            m.d.sync += [
+                scale.j.eq(header.j),
+                scale.base.eq(Mux(of.packs | ~header.e.any(), -16, header.e - 5)),
+                scale.nan.eq(~of.packs & (header.e == NANS)),
+            ]
         for i in range(n):
             wide = Signal(name=f"wide{i}")
             with m.Switch(turn):
@@ -320,7 +347,13 @@ class Kv4Codec(wiring.Component):
                     with m.Case(k):
                         m.d.comb += wide.eq(self._bit(k * n + i) is not None)
             lane = place(m, platform, f"number{i}", Kv4Number)
-            m.d.comb += [lane.code.eq(cut.word_select(i, 4)), lane.wide.eq(wide), lane.scale.eq(scale)]
+            m.d.comb += [
+                lane.takes.eq(self.runs),
+                lane.code.eq(cut.word_select(i, 4)),
+                lane.wide.eq(wide),
+                lane.z.eq(header.z),
+                lane.scale.eq(scale),
+            ]
             own.append(lane.number)
         return Cat(own)
 
@@ -328,10 +361,10 @@ class Kv4Codec(wiring.Component):
         """Puts the codes or the numbers in their place in the beat."""
         size = len(codes)
         per = len(numbers) // size
-        half = of.back[: bits_of(self.bits // 16 // self.numbers)]
+        halves = self.bits // 16 // self.numbers  # slices of a beat of numbers; `half` is behind the one that is made
         for k in range(self.bits // size):
             new = numbers[k % per * size : (k % per + 1) * size] | codes
-            here = of.numbers & (half == k // per) if len(half) else of.numbers
+            here = of.numbers & (of.half == (k // per + 1) % halves)
             with m.If(here | of.codes & (of.at == k)):
                 m.d.sync += self.o[k * size : (k + 1) * size].eq(new)
 
@@ -350,10 +383,11 @@ class _At:
         into, back = bits_of(n // codec.codes), bits_of(RATIO * n // codec.numbers)
         self.at = Signal(into + 2, name="at")  # slice of a quad to pack
         self.into = self.at[:into]  # of the beat to pack
-        self.back = self.at[:back]  # slice of a beat to expand
+        self.back = self.at[:back]  # slice of a packed beat to expand
+        self.half = self.back[: back - 2]  # of the beat of numbers that it becomes
         self.packs = Signal(name="packing")  # the burst packs, or it expands
         self.phase = Signal(2, name="phase")  # of a group to pack
-        self.there = Signal(name="there")  # the slice to code is in its register
+        self.there = Signal(name="there")  # the slice before, or that to code, is in its registers
         self.codes = Signal(name="codes")  # a slice of codes is made
         self.numbers = Signal(name="numbers")  # a slice of numbers is made
 
@@ -367,46 +401,44 @@ def bits_of(n: int) -> int:
     return n.bit_length() - 1
 
 
-def largest_of(m: Module, values: list[Value], name: str) -> Value:
-    """The largest of a few values, by a tree of comparisons."""
-    while len(values) > 1:
-        pairs = zip(values[::2], values[1::2], strict=False)
-        values = [Mux(a > b, a, b) for a, b in pairs] + values[len(values) // 2 * 2 :]
-    return comb(m, name, values[0])
-
-
-def lives(e: Value) -> Value:
-    """Whether a group with this e has numbers that are neither all zeros nor NaNs."""
-    return e.any() & ~e.all()
-
-
-def step_of(m: Module, p: Value, n: Value) -> tuple[Value, Value]:
-    """e and j of a group, from the magnitudes of its largest number and of its least one."""
+def sum_of(m: Module, p: Value, n: Value) -> tuple[Value, Value]:
+    """Whether n is the larger one, and t, from the magnitudes of a group's largest number and of its least one."""
     less = comb(m, "less", p[7:] < n[7:])
     high, low = comb(m, "high", Mux(less, n, p)), comb(m, "low", Mux(less, p, n))
     apart = comb(m, "apart", high[7:] - low[7:], 8)
     fixed = comb(m, "fixed", Cat(Const(0, 7), low[:7], low[7:].any()) >> apart[:3], 15)
     lower = Mux(apart[3:].any(), low[7:].any(), fixed[7:] + fixed[:7].any())
-    t = comb(m, "t", Cat(high[:7], high[7:].any()) + lower, 9)
-    e, j = Signal(10, name="e"), Signal(2, name="j")  # e: with 2 too much
-    for d, own, most in reversed(STEPS):
-        with m.If(t <= most):
-            m.d.comb += [e.eq(high[7:] + (d - 1)), j.eq(own)]
+    return less, comb(m, "t", Cat(high[:7], high[7:].any()) + lower, 9)
+
+
+def step_of(m: Module, most: Value, t: Value) -> tuple[Value, Value, Value]:
+    """Whether a group's numbers are neither all zeros nor NaNs, e + 3 and j, from its largest exponent and t."""
+    e, top, j = Signal(10, name="e"), Signal(9, name="next_top"), Signal(2, name="j")  # e: with 2 too much
+    for d, own, limit in reversed(STEPS):
+        with m.If(t <= limit):
+            m.d.comb += [e.eq(most + (d - 1)), top.eq(most + d), j.eq(own)]
     tiny = comb(m, "tiny", e < 3)
-    dead = comb(m, "dead", high[7:].all() | ~high[7:].any())
-    return Mux(dead, high[7:], Mux(tiny, 1, e - 2)[:8]), Mux(dead | tiny, 0, j)
+    live = comb(m, "live", most.any() & ~most.all())
+    return live, Mux(live, Mux(tiny, 1 + 3, top), most + 3), Mux(live & ~tiny, j, 0)
 
 
-def steps_of(m: Module, size: Value, top: Value, j: Value, name: str) -> Signal:
-    """Whole steps in a magnitude below 16 steps, 4 bits, with `top` = e + 3; undefined for a group of zeros or NaNs."""
+def quarters_of(m: Module, size: Value, top: Value, name: str) -> Signal:
+    """A magnitude below 16 steps in quarters of 2^(e - 131), rounded down, with `top` = e + 3.
+
+    Undefined for a group of zeros or NaNs.
+    """
     shift = comb(m, f"{name}_shift", top - size[7:SIZE], 9)
-    fixed = comb(m, f"{name}_fixed", Cat(size[:7], Const(1, 1)) >> shift[:3], 7)
     some = comb(m, f"{name}_some", ~shift[3:].any() & size[7:SIZE].any())  # subnormals are zeros
+    return comb(m, name, (Cat(size[:7], Const(1, 1)) >> shift[:3]) & some.replicate(7), 7)
+
+
+def steps_of(m: Module, quarters: Value, j: Value, name: str) -> Signal:
+    """Whole steps in a magnitude of `quarters_of`, 4 bits."""
     divisor = Cat(j, Const(1, 1))
-    rest, out = fixed[3:], []
+    rest, out = quarters[3:], []
     for k in (3, 2, 1, 0):
-        own = rest if k == 3 else Cat(fixed[k], rest[:3])
+        own = rest if k == 3 else Cat(quarters[k], rest[:3])
         fits = comb(m, f"{name}{k}", own >= divisor)
         rest = comb(m, f"{name}_rest{k}", Mux(fits, own - divisor, own), 4)
         out.append(fits)
-    return comb(m, name, Cat(reversed(out)) & some.replicate(4), 4)
+    return comb(m, name, Cat(reversed(out)), 4)

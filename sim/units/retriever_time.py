@@ -126,16 +126,16 @@ def converted(p: CoreParams, how: str, beats: int, part: int) -> tuple[list[int]
 
     how, part : as for `CopierTime.copy` and for `_taken`
 
-    A beat that goes through is one step. The codec expands a slice of a beat in a cycle. It passes over each group to
-    pack twice: it takes a cycle for each slice, 2 in between, and 2 for each slice.
+    A beat that goes through is one step. The codec takes a slice of a beat in a cycle, and expands it in the next. It
+    passes over each group to pack twice: it takes a cycle for each slice, 2 in between, and 2 for each slice.
     """
     if not how:
         return list(range(beats)), list(range(beats))
     n, group = p.lxe.bus_bytes // 2, p.dre.kvmu.kv4_group
     if how == "expands":
-        makes = [(j + 1) * n // kv4_numbers(p) for j in range(beats)]
-        ends = [t for j, t in enumerate(makes[:-1], part + 1) if j % RATIO == 0]
-        return [0] * (part == 0) + ends, makes
+        taken = [(j + 1) * n // kv4_numbers(p) for j in range(beats)]
+        ends = [t for j, t in enumerate(taken[:-1], part + 1) if j % RATIO == 0]
+        return [0] * (part == 0) + ends, [t + 1 for t in taken]
     once = group // kv4_codes(p)
     both, of_group = 3 * once + 2, max(1, group // n)
     groups = range(0, beats * RATIO * n // group * both, both)

@@ -334,7 +334,7 @@ def packed_entries() -> Episode:
 
 
 def check_full_rate_packed():
-    """A beat of BF16 numbers every 2 cycles while entries come back, and a cycle more for each burst."""
+    """A beat of BF16 numbers every 2 cycles while entries come back, and 2 cycles more for each burst."""
     p, longest = params(SIZES["packed"]), 64
     e = Episode(p)
     e.fetch(FETCHED, [(HOMES + 4096 * i, longest * p.dre.kvmu.home_bytes) for i in range(3)])
@@ -342,8 +342,8 @@ def check_full_rate_packed():
     beats, each = len(got["written"]), p.lxe.bus_bytes // 2 // kv4_numbers(p)
     assert beats == len(got["read"]) * RATIO == 3 * longest * p.dre.kvmu.entry_bytes // p.lxe.bus_bytes
     assert each == 2
-    # From the first burst's begin to the last beat; the first beat comes 1 + `each` cycles behind that begin.
-    assert got["written"][-1] - got["written"][0] == beats * each + len(got["writes"]) - 1 - each
+    # Between the first beat and the last. A burst's first beat comes 2 + `each` cycles behind its begin.
+    assert got["written"][-1] - got["written"][0] == beats * each + 2 * (len(got["writes"]) - 1) - each
 
 
 def check_faults_packed():

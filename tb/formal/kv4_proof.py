@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 
 from openvrex.golden.retrieval.kv4 import RATIO
 from openvrex.hdl.params import CoreParams
-from openvrex.hdl.queues import kv4_beats
+from openvrex.hdl.queues import kv4_beats, kv4_numbers
 from openvrex.hdl.retrieval.kv4_codec import STEP_LAYOUT, Kv4Code, Kv4Codec
 from openvrex.sim.units.retriever_time import converted
 
@@ -64,7 +64,10 @@ class BeatMonitor(wiring.Component):
         if self.reach:
             m.d.comb += Assert(~(ends & kind & many), "no burst of several packed beats ends")
             return m
-        due = (begins & ~unit.packs & (parts == 0)) | (open_ & ~kind & unit.makes & (parts == RATIO - 1) & ~last)
+        # A packed beat's last slice is taken a cycle before it is made, and the next beat leaves then.
+        slices = p.lxe.bus_bytes // 2 // kv4_numbers(p)  # of a beat of numbers
+        taken = unit.runs & (waits == Mux(many, slices - 2, slices - 1)) & (parts == RATIO - 1)
+        due = (begins & ~unit.packs & (parts == 0)) | (~kind & taken & ~last)
         packs = Mux(begins, unit.packs, kind)
         m.d.comb += [
             Assert(~unit.gives | (unit.reads & (ahead == 0)), "a beat leaves that is not the next"),
@@ -86,22 +89,23 @@ class CodeMonitor(wiring.Component):
 
     def __init__(self, reach: bool = False):
         self.reach = reach
-        super().__init__({"number": In(16), "step": In(STEP_LAYOUT), "steps": In(4)})
+        super().__init__({"takes": In(1), "number": In(16), "step": In(STEP_LAYOUT), "steps": In(4)})
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Kv4Code()
-        step, number = self.step, Signal(16)
+        step, number, top, taken = self.step, Signal(16), Signal(9), Signal()  # the number that was taken last
         exponent = number[7:15]
-        m.d.sync += number.eq(self.number)  # ABC's engines want a register
-        m.d.comb += [unit.number.eq(number), unit.step.eq(step)]
+        with m.If(self.takes):
+            m.d.sync += [number.eq(self.number), top.eq(step.top), taken.eq(1)]
+        m.d.comb += [unit.takes.eq(self.takes), unit.number.eq(self.number), unit.step.eq(step)]
         apart = Signal(10)  # signed: the number is its significand * 2^-apart, in quarters of 2^(e - 131)
         size = Signal(8)
-        m.d.comb += apart.eq(step.top - exponent)
+        m.d.comb += apart.eq(top - exponent)
         m.d.comb += size.eq(Mux(exponent.any() & ~apart[3:].any(), Cat(number[:7], Const(1, 1)) >> apart[:3], 0))
         # `steps` is free: where it is the number's whole steps, the code must be the golden one.
         quarters = Cat(step.j, Const(1, 1))
-        fits = (self.steps * quarters <= size) & (size < (self.steps + 1) * quarters) & ~apart[9]
+        fits = taken & (self.steps * quarters <= size) & (size < (self.steps + 1) * quarters) & ~apart[9]
         negative = number[15] & exponent.any()
         level = Mux(negative, step.z - self.steps - 1, step.z + self.steps)  # signed
         code = Mux(~step.live | (level < 0), 0, Mux(level > 15, 15, level[:4]))
