@@ -13,7 +13,6 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import (
     CHANNELS,
     PREFIX,
@@ -25,7 +24,7 @@ from openvrex.hdl.bus.axi import (
     write_layout,
 )
 from openvrex.hdl.bus.interleaver import Interleaver
-from openvrex.hdl.bus.manager_port import LxeManagerPort, ManagerPort, Slice, TableManagerPort
+from openvrex.hdl.bus.manager_port import COMMON_BITS, LxeManagerPort, ManagerPort, Slice, TableManagerPort
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import SystemParams, bits_for
@@ -144,7 +143,7 @@ class Arbiter(Unit):
     -------
     ar, aw, w, r, b : In, In, In, Out, Out(arrays of 3 * cores streams of the layouts in `hdl.bus.axi`) : the managers
     common_log2, common_base, common_limit : In(range(COMMON_LOG2 + 1), COMMON_BITS, COMMON_BITS) : with `common`:
-        logarithm of a group's cores, first 4 KB and end of what they read together
+        logarithm of a group's cores, first 4 KB and end of what they read together, from 2 cycles later on
     m_axi_* : AXI4 manager, INCR bursts of whole beats, IDs of `id_bits`; of several ports m0_axi_*, m1_axi_* and so on,
         each with whole addresses
     perf : Out(struct of 32-bit counters) : reads, writes (bursts granted), read_beats, write_beats, read_waits,
@@ -222,7 +221,7 @@ class Arbiter(Unit):
         # Addresses, and the order in which their beats go out.
         order = m.submodules.order = SyncFIFOBuffered(width=id_bits(p), depth=WRITES)
         offers = [port.reads for port in ports]
-        common = CommonReads(self, m, offers) if p.common else None
+        common = CommonReads(self, m, ports) if p.common else None
         reads = self._grants(m, "read", offers, 1, common)
         writes = self._grants(m, "write", [port.writes for port in ports], order.w_rdy)
         m.d.comb += [order.w_data.eq(writes.out.i.payload.id), order.w_en.eq(writes.granted)]
@@ -346,8 +345,6 @@ class _Grants(NamedTuple):
 
 
 COMMON_LOG2 = 6  # largest logarithm of the cores of a group
-COMMON_PAGE = 12  # logarithm of the grid of the addresses of what a group reads together
-COMMON_BITS = ADDR_BITS - COMMON_PAGE
 
 
 def common_members() -> dict[str, wiring.Member]:
@@ -363,20 +360,33 @@ class CommonReads:
     owned : bits of the cores that take the beats of the oldest burst with ID 0 · ends : its last beat comes
     """
 
-    def __init__(self, arbiter: Arbiter, m: Module, offers: list[wiring.PureInterface]):
+    def __init__(self, arbiter: Arbiter, m: Module, ports: list[ManagerPort]):
         p = arbiter.p
         self.cores, self.m = p.cores, m
-        self.changes: list[Value] = []  # inputs that change: what was agreed counts no more
-        self.ids = [i if i % MANAGERS else 0 for i in range(len(offers))]
+        self.ids = [i if i % MANAGERS else 0 for i in range(len(ports))]
+        offers = [port.reads for port in ports]
         own = offers[::MANAGERS]
         self.owners = m.submodules.owners = SyncFIFOBuffered(width=p.cores, depth=OWNERS)
         self.owned, self.ends = self.owners.r_data, Signal(name="common_ends")
         m.d.comb += self.owners.r_en.eq(self.ends)
-        log2, base, limit = (self._held(name, getattr(arbiter, name)) for name in common_members())
-        page = [o.payload.addr[COMMON_PAGE:] for o in own]
-        self.inside = Cat(  # a burst is read by a group
-            comb(m, f"common{i}", (log2 != 0) & (at >= base) & (at < limit)) for i, at in enumerate(page)
-        )
+        # The ports hold for each read whether a group makes it, and find it again in the cycle in which the inputs
+        # have changed. `log2` goes with what they hold.
+        inputs = {name: getattr(arbiter, name) for name in common_members()}
+        held = {name: Signal.like(value, name=f"{name}_held") for name, value in inputs.items()}
+        log2, self.changed = Signal.like(held["common_log2"], name="log2"), Signal(name="common_changed")
+        m.d.sync += [
+            *(held[name].eq(value) for name, value in inputs.items()),
+            self.changed.eq(Cat(held[name] != value for name, value in inputs.items()).any()),
+            log2.eq(held["common_log2"]),
+        ]
+        for port in ports[::MANAGERS]:
+            m.d.comb += [
+                port.common.on.eq(held["common_log2"].any()),
+                port.common.base.eq(held["common_base"]),
+                port.common.limit.eq(held["common_limit"]),
+                port.changed.eq(self.changed),
+            ]
+        self.inside = Cat(port.inside for port in ports[::MANAGERS])  # a burst is read by a group
         same = [
             comb(m, f"same{i}", a.valid & b.valid & (a.payload.as_value() == b.payload.as_value()))
             for i, (a, b) in enumerate(pairwise(own))
@@ -389,19 +399,12 @@ class CommonReads:
             for i in range(p.cores)
         ]
         m.d.comb += agreed.eq(Cat(o.valid & all_ for o, all_ in zip(own, each, strict=True)))
-        room = self.owners.w_rdy
+        may = self.owners.w_rdy & ~self.changed
         self.asks = [
-            o.valid if i % MANAGERS else o.valid & room & (~self.inside[c] | self.agree[c])
+            o.valid if i % MANAGERS else o.valid & may & (~self.inside[c] | self.agree[c])
             for i, (o, c) in enumerate((o, i // MANAGERS) for i, o in enumerate(offers))
         ]
         self.log2, self.agreed = log2, agreed
-
-    def _held(self, name: str, value: Signal) -> Signal:
-        """An input a cycle later."""
-        out = Signal.like(value, name=f"{name}_held")
-        self.m.d.sync += out.eq(value)
-        self.changes.append(out != value)
-        return out
 
     def _group(self, core: int, log2: int) -> range:
         first = core >> log2 << log2
@@ -430,12 +433,12 @@ class CommonReads:
         return Cat(own)
 
     def note(self, pick: Value, granted: Value) -> None:
-        """Keep who takes the beats of a burst that is granted. What was granted is agreed no more, and nothing is while
-        the inputs change, so that no group is granted what another has agreed to.
+        """Keep who takes the beats of a burst that is granted. What was granted is agreed no more, and nothing is when
+        the inputs have changed, so that no group is granted what another has agreed to.
         """
         lxe = pick[::MANAGERS].any() & granted
         self.m.d.comb += [self.owners.w_data.eq(self.takers), self.owners.w_en.eq(lxe)]
-        gone = Mux(Cat(self.changes).any(), (1 << self.cores) - 1, Mux(lxe, self.takers, 0))
+        gone = Mux(self.changed, (1 << self.cores) - 1, Mux(lxe, self.takers, 0))
         self.m.d.sync += self.agree.eq(self.agreed & ~gone)
 
 

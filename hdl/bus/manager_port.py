@@ -1,13 +1,20 @@
 """Manager port: the arbiter's buffers for one manager, which keep it from blocking another."""
 
+from typing import Any
+
 from amaranth import Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
+from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.params import SystemParams
 from openvrex.hdl.queues import LEAST, port_beats, table_beats
+
+COMMON_PAGE = 12  # logarithm of the grid of the addresses of what a group reads together
+COMMON_BITS = ADDR_BITS - COMMON_PAGE
+COMMON_LAYOUT = data.StructLayout({"on": 1, "base": COMMON_BITS, "limit": COMMON_BITS})
 
 
 class Slice(wiring.Component):
@@ -84,8 +91,13 @@ class ManagerPort(wiring.Component):
                 **{"ar": In(address), "aw": In(address), "w": In(write), "r": Out(read), "b": Out(response)},
                 **{"reads": Out(address), "writes": Out(address), "beats": Out(write)},
                 **{"answers": In(read), "responses": In(response)},
+                **self._members(),
             }
         )
+
+    def _members(self) -> dict[str, wiring.Member]:
+        """More members."""
+        return {}
 
     def _room(self) -> tuple[int, int, int]:
         """Beats of reads and of writes, and responses that the buffers hold."""
@@ -124,17 +136,25 @@ class ManagerPort(wiring.Component):
             ]
             with m.If(~offered | o.ready):
                 m.d.sync += [offered.eq(goes), payload.eq(waiting.o.payload)]
+            if name == "read":
+                self._look(m, waiting.o.payload)
             return goes, waiting.o.payload
 
         room = Signal(range(self.read_depth + 1), init=self.read_depth)  # beats of the buffer not reserved by a read
         whole = Signal(range(self.write_depth + 2))  # bursts whose beats are all here and which are not offered yet
         owed = Signal(range(self.bursts + 1))  # responses still to come
         goes, burst = offer("read", self.ar, self.reads, lambda burst: room > burst.len)
-        m.d.sync += room.eq(room - Mux(goes, burst.len + 1, 0) + (self.r.valid & self.r.ready))
+        # `goes` comes last in the cycle, so it only chooses.
+        left = room + (self.r.valid & self.r.ready)
+        m.d.sync += room.eq(Mux(goes, left - (burst.len + 1), left))
         goes, _ = offer("write", self.aw, self.writes, lambda burst: whole.any() & (owed < self.bursts))
         ends = self.w.valid & self.w.ready & self.w.payload.last
-        m.d.sync += [whole.eq(whole - goes + ends), owed.eq(owed + goes - (self.b.valid & self.b.ready))]
+        here, rest = whole + ends, owed - (self.b.valid & self.b.ready)
+        m.d.sync += [whole.eq(Mux(goes, here - 1, here)), owed.eq(Mux(goes, rest + 1, rest))]
         return m
+
+    def _look(self, m: Module, coming: data.View) -> None:
+        """Looks at the read that is offered next."""
 
 
 class LxeManagerPort(ManagerPort):
@@ -148,12 +168,21 @@ class LxeManagerPort(ManagerPort):
     Members
     -------
     ar, aw, w, r, b, reads, writes, beats, answers, responses : as in `ManagerPort`
+    common : In(`COMMON_LAYOUT`) : whether groups read from 4 KB `base` up to `limit` together
+    changed : In(1) : `common` is another than in the cycle before; no read is taken
+    inside : Out(1) : the read on offer is a group's, by `common` of the cycle before
 
     Latency: as in `ManagerPort`.
     Throughput: as in `ManagerPort`.
     Raises: `ParamError` where lanes and bus do not fit together.
     Source: AXI4 (ARM IHI 0022) A3.3: dependencies between channels.
     """
+
+    def _members(self) -> dict[str, wiring.Member]:
+        return {"common": In(COMMON_LAYOUT), "changed": In(1), "inside": Out(1)}
+
+    def _look(self, m: Module, coming: data.View) -> None:
+        find_inside(m, self, coming)
 
     def _room(self) -> tuple[int, int, int]:
         """As in `ManagerPort`; more reads if the system has common ones."""
@@ -181,3 +210,16 @@ class TableManagerPort(ManagerPort):
     def _room(self) -> tuple[int, int, int]:
         """As in `ManagerPort`: two of the longest reads, and writes of a beat."""
         return table_beats(self.p)
+
+
+def find_inside(m: Module, port: Any, coming: data.View) -> None:
+    """Keeps in `port.inside` whether the read on offer is a group's; `coming` is the one that is offered next.
+
+    It is found when a read goes on offer, as there is no time to find it when the read is granted, and once more when
+    `port.common` has changed.
+    """
+    offer, common = port.reads, port.common
+    again = port.changed & offer.valid
+    page = Mux(again, offer.payload.addr, coming.addr)[COMMON_PAGE:]
+    with m.If(~offer.valid | offer.ready | port.changed):
+        m.d.sync += port.inside.eq(common.on & (page >= common.base) & (page < common.limit))

@@ -6,14 +6,16 @@ unbounded. Inputs are free within AXI4's rules: the memory answers only what it 
 many beats as it has announced.
 """
 
+from types import SimpleNamespace
+
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.hdl import Assert
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
-from openvrex.hdl.bus.arbiter import COMMON_PAGE, MANAGERS, CommonReads, RoundRobin, common_members
+from openvrex.hdl.bus.arbiter import MANAGERS, CommonReads, RoundRobin, common_members
 from openvrex.hdl.bus.axi import address_layout
-from openvrex.hdl.bus.manager_port import ManagerPort
+from openvrex.hdl.bus.manager_port import COMMON_LAYOUT, COMMON_PAGE, ManagerPort, find_inside
 from openvrex.hdl.params import SystemParams
 
 
@@ -130,8 +132,8 @@ class TurnMonitor(wiring.Component):
 class CommonMonitor(wiring.Component):
     """LXEs that offer reads until these are granted: what a group reads together is granted to all of it, or to none.
 
-    The inputs that say what is common change freely. With `reach` it claims instead that no two cores are ever granted
-    a read together. That claim must fail.
+    The inputs that say what is common change freely; those of two cycles before count. With `reach` it claims instead
+    that no two cores are ever granted a read together. That claim must fail.
     """
 
     def __init__(self, p: SystemParams, reach: bool = False):
@@ -141,13 +143,18 @@ class CommonMonitor(wiring.Component):
 
     def elaborate(self, platform):
         m, n = Module(), self.p.cores
-        offers, ready = [], []
+        ports, ready = [], []
         for i in range(MANAGERS * n):
             offer = stream.Signature(address_layout()).create(path=(f"offer{i}",))
-            offers.append(offer)
+            ports.append(SimpleNamespace(reads=offer))
             if i % MANAGERS:
                 continue
             core = i // MANAGERS
+            port, coming = ports[-1], Signal(address_layout(), name=f"coming{core}")
+            port.common, port.changed = Signal(COMMON_LAYOUT, name=f"common{core}"), Signal(name=f"changed{core}")
+            port.inside = Signal(name=f"inside{core}")
+            m.d.comb += [coming.addr[COMMON_PAGE].eq(self.page[core]), coming.addr[4].eq(self.low[core])]
+            find_inside(m, port, coming)
             addr = Signal(2, name=f"addr{core}")  # a bit of the page, and one below it
             ready.append(offer.ready)
             m.d.comb += [offer.payload.addr[COMMON_PAGE].eq(addr[1]), offer.payload.addr[4].eq(addr[0])]
@@ -155,14 +162,14 @@ class CommonMonitor(wiring.Component):
             m.d.comb += offer.valid.eq(held)
             with m.If(~held | offer.ready):
                 m.d.sync += [held.eq(self.begin[core]), addr[1].eq(self.page[core]), addr[0].eq(self.low[core])]
-        common = CommonReads(self, m, offers)
+        common = CommonReads(self, m, ports)
         m.submodules.turn = turn = RoundRobin(MANAGERS * n)
         taken = common.taken(turn.pick)
         granted = turn.ask.any() & self.take
         m.d.comb += [
             turn.ask.eq(Cat(common.asks)),
             turn.take.eq(self.take),
-            *(o.ready.eq(taken[i] & self.take) for i, o in enumerate(offers)),
+            *(port.reads.ready.eq(taken[i] & self.take) for i, port in enumerate(ports)),
             common.ends.eq(self.ends & common.owners.r_rdy),
         ]
         common.note(turn.pick, granted)
@@ -171,7 +178,9 @@ class CommonMonitor(wiring.Component):
         if self.reach:
             m.d.comb += Assert(~many, "two cores are granted a read together")
             return m
-        own = offers[::MANAGERS]
+        own = [port.reads for port in ports[::MANAGERS]]
+        by = Signal(COMMON_LAYOUT)  # what the ports' answers are by
+        m.d.sync += by.eq(ports[0].common)
         for core in range(n):
             for log2, of in enumerate(common.groups):
                 together = ready[core] & common.inside[core] & (common.log2 == log2)
@@ -180,6 +189,9 @@ class CommonMonitor(wiring.Component):
                     what = f"{other} has no part in what {core} reads, in groups of {1 << log2}"
                     m.d.comb += Assert(~together | (ready[other] & own[other].valid & same), what)
             m.d.comb += Assert(~ready[core] | own[core].valid, f"{core} is granted what it does not ask for")
+            page = own[core].payload.addr[COMMON_PAGE:]
+            inside = by.on & (page >= by.base) & (page < by.limit)
+            m.d.comb += Assert(~own[core].valid | (common.inside[core] == inside), f"{core} is taken for another's")
         for core in range(n):
             m.d.comb += Assert(~many | ~ready[core] | common.inside[core], f"{core} is granted the read of another")
         return m
