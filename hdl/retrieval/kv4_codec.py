@@ -42,7 +42,7 @@ from openvrex.hdl.params import CoreParams
 from openvrex.hdl.queues import kv4_beats, kv4_codes, kv4_numbers
 
 HEADER_LAYOUT = data.StructLayout({"e": 8, "j": 2, "z": 4})
-STEP_LAYOUT = data.StructLayout({"top": 9, "j": 2, "z": 4, "live": 1})
+STEP_LAYOUT = data.StructLayout({"j": 2, "z": 4, "live": 1})
 SCALE_LAYOUT = data.StructLayout({"j": 2, "base": 10, "nan": 1})
 SIZE = 15  # bits of a magnitude: exponent and fraction
 SCAN, SUM, STEP, CODE = range(4)  # what the codec does with a group that it packs
@@ -57,31 +57,24 @@ class Kv4Code(wiring.Component):
 
     Members
     -------
-    takes : In(1) : take a number
-    number : In(16) : BF16
-    step : In(`STEP_LAYOUT`) : of its group: `top` = e + 3, j and z of the header; unless it is `live`, the code is 0. A
-        number is taken with `top`; the rest goes with its code
-    code : Out(4) : of the number that was taken
+    quarters : In(7) : the number's magnitude (`quarters_of`)
+    negative : In(1) : its sign, 0 of a zero
+    step : In(`STEP_LAYOUT`) : of its group: j and z of the header; unless it is `live`, the code is 0
+    code : Out(4)
 
-    Latency: the code of a number is there in the cycle after it was taken.
-    Throughput: a number a cycle.
+    Latency: none, it is combinational.
+    Throughput: a number.
     Raises: nothing of its own.
     Source: `golden.retrieval.kv4`.
     """
 
     def __init__(self):
-        super().__init__({"takes": In(1), "number": In(16), "step": In(STEP_LAYOUT), "code": Out(4)})
+        super().__init__({"quarters": In(7), "negative": In(1), "step": In(STEP_LAYOUT), "code": Out(4)})
 
     def elaborate(self, platform):
-        m, s, number = Module(), self.step, self.number
-        size, negative = Signal(7, reset_less=True), Signal(reset_less=True)  # of the number that was taken
+        m, s, negative = Module(), self.step, self.negative
         level = Signal(6)  # signed
-        with m.If(self.takes):
-            m.d.sync += [
-                size.eq(quarters_of(m, number[:SIZE], s.top, "quarters")),
-                negative.eq(number[15] & number[7:15].any()),
-            ]
-        steps = steps_of(m, size, s.j, "steps")
+        steps = steps_of(m, self.quarters, s.j, "steps")
         m.d.comb += [
             level.eq(s.z + Cat(steps ^ negative.replicate(4), negative, negative)),  # z + steps, or z - 1 - steps
             self.code.eq(Mux(level[5], 0, Mux(level[4], 15, level[:4])) & s.live.replicate(4)),
@@ -195,8 +188,8 @@ class Kv4Codec(wiring.Component):
         m, of = Module(), _At(self)
         self._walk(m, of)
         into, back = self._cut(m, of)
-        step = self._measure(m, of, into)
-        codes = self._pack(m, platform, of, into, step)
+        top, step = self._measure(m, of, into)
+        codes = self._pack(m, platform, of, into, top, step)
         numbers = self._expand(m, platform, of, back)
         self._write(m, of, codes, numbers)
         return m
@@ -262,9 +255,9 @@ class Kv4Codec(wiring.Component):
         )
         return into, back
 
-    def _measure(self, m: Module, of: "_At", cut: Value) -> data.View:
-        """The step of the group, from its largest number and its least one."""
-        step, best = Signal(STEP_LAYOUT), {}
+    def _measure(self, m: Module, of: "_At", cut: Value) -> tuple[Signal, data.View]:
+        """e + 3 and the step of the group, from its largest number and its least one."""
+        top, step, best = Signal(9), Signal(STEP_LAYOUT), {}
         numbers = [cut.word_select(i, 16) for i in range(self.codes)]
         sizes = [x[:SIZE] for x in numbers]
         # All comparisons are made at once, as the slice comes late in the cycle.
@@ -279,29 +272,29 @@ class Kv4Codec(wiring.Component):
             ]
             most = before & ~Cat(rises).any().replicate(SIZE)
             for i, x in enumerate(sizes):
-                less = [own[k] & (over[k, i] if k > i else ~over[i, k]) for k in range(self.codes) if k != i]
-                most |= x & (rises[i] & ~Cat(less).any()).replicate(SIZE)
+                larger = [own[k] & (over[k, i] if k > i else ~over[i, k]) for k in range(self.codes) if k != i]
+                most |= x & (rises[i] & ~Cat(larger).any()).replicate(SIZE)
             with m.If(self.runs & (of.phase == SCAN)):
                 m.d.sync += so_far.eq(most)
         less, t = sum_of(m, best["p"], best["n"])
         sums = Signal(data.StructLayout({"less": 1, "t": 9}), reset_less=True)
         with m.If(of.phase == SUM):
             m.d.sync += [sums.less.eq(less), sums.t.eq(t)]
-        live, top, j = step_of(m, Mux(sums.less, best["n"], best["p"])[7:], sums.t)
+        live, next_top, j = step_of(m, Mux(sums.less, best["n"], best["p"])[7:], sums.t)
         with m.If(of.phase == STEP):
-            m.d.sync += [step.live.eq(live), step.top.eq(top), step.j.eq(j)]
+            m.d.sync += [step.live.eq(live), top.eq(next_top), step.j.eq(j)]
         some, n = Signal(), best["n"]
-        below = steps_of(m, quarters_of(m, n, step.top, "below_quarters"), step.j, "below")
+        below = steps_of(m, quarters_of(m, n, top, "below_quarters"), step.j, "below")
         m.d.comb += some.eq(step.live & n[7:].any())
         with m.If(of.phase == CODE):  # while the first slice goes into its register
             m.d.sync += step.z.eq(Mux(some, Mux(below.all(), 15, below + 1), 0))
-        return step
+        return top, step
 
-    def _pack(self, m: Module, platform: object, of: "_At", cut: Value, step: data.View) -> Value:
+    def _pack(self, m: Module, platform: object, of: "_At", cut: Value, top: Value, step: data.View) -> Value:
         """The codes of a slice, headers in place; 0 if it is not one of numbers to pack."""
         own, header, now = [], Signal(HEADER_LAYOUT), Signal(STEP_LAYOUT, name="step_now")
         m.d.comb += [
-            header.e.eq(step.top - 3),
+            header.e.eq(top - 3),
             header.j.eq(step.j),
             header.z.eq(step.z),
             now.eq(step),
@@ -311,7 +304,15 @@ class Kv4Codec(wiring.Component):
         turn = of.turn(self.group)
         for i in range(self.codes):
             lane = place(m, platform, f"code{i}", Kv4Code)
-            m.d.comb += [lane.takes.eq(self.runs), lane.number.eq(cut.word_select(i, 16)), lane.step.eq(now)]
+            number = cut.word_select(i, 16)
+            quarters, negative = (
+                Signal(n, name=f"{name}{i}", reset_less=True) for n, name in ((7, "q"), (1, "negative"))
+            )
+            m.d.sync += [
+                quarters.eq(quarters_of(m, number[:SIZE], top, f"quarters{i}")),
+                negative.eq(number[15] & number[7:15].any()),
+            ]
+            m.d.comb += [lane.quarters.eq(quarters), lane.negative.eq(negative), lane.step.eq(now)]
             low = Signal(name=f"low{i}")
             m.d.comb += low.eq(lane.code[0])
             with m.Switch(turn):

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In
 from openvrex.golden.retrieval.kv4 import RATIO
 from openvrex.hdl.params import CoreParams
 from openvrex.hdl.queues import kv4_beats, kv4_numbers
-from openvrex.hdl.retrieval.kv4_codec import STEP_LAYOUT, Kv4Code, Kv4Codec
+from openvrex.hdl.retrieval.kv4_codec import SIZE, STEP_LAYOUT, Kv4Code, Kv4Codec, quarters_of
 from openvrex.sim.units.retriever_time import converted
 
 
@@ -89,24 +89,27 @@ class CodeMonitor(wiring.Component):
 
     def __init__(self, reach: bool = False):
         self.reach = reach
-        super().__init__({"takes": In(1), "number": In(16), "step": In(STEP_LAYOUT), "steps": In(4)})
+        super().__init__({"number": In(16), "top": In(9), "step": In(STEP_LAYOUT), "steps": In(4)})
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Kv4Code()
-        step, number, top, taken = self.step, Signal(16), Signal(9), Signal()  # the number that was taken last
+        step, number = self.step, Signal(16)
         exponent = number[7:15]
-        with m.If(self.takes):
-            m.d.sync += [number.eq(self.number), top.eq(step.top), taken.eq(1)]
-        m.d.comb += [unit.takes.eq(self.takes), unit.number.eq(self.number), unit.step.eq(step)]
+        negative = number[15] & exponent.any()
+        m.d.sync += number.eq(self.number)  # ABC's engines want a register
+        m.d.comb += [
+            unit.quarters.eq(quarters_of(m, number[:SIZE], self.top, "quarters")),
+            unit.negative.eq(negative),
+            unit.step.eq(step),
+        ]
         apart = Signal(10)  # signed: the number is its significand * 2^-apart, in quarters of 2^(e - 131)
         size = Signal(8)
-        m.d.comb += apart.eq(top - exponent)
+        m.d.comb += apart.eq(self.top - exponent)
         m.d.comb += size.eq(Mux(exponent.any() & ~apart[3:].any(), Cat(number[:7], Const(1, 1)) >> apart[:3], 0))
         # `steps` is free: where it is the number's whole steps, the code must be the golden one.
         quarters = Cat(step.j, Const(1, 1))
-        fits = taken & (self.steps * quarters <= size) & (size < (self.steps + 1) * quarters) & ~apart[9]
-        negative = number[15] & exponent.any()
+        fits = (self.steps * quarters <= size) & (size < (self.steps + 1) * quarters) & ~apart[9]
         level = Mux(negative, step.z - self.steps - 1, step.z + self.steps)  # signed
         code = Mux(~step.live | (level < 0), 0, Mux(level > 15, 15, level[:4]))
         if self.reach:
