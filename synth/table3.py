@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openvrex.golden.function_params import check
-from openvrex.hdl.emit import Emitted, params_of
+from openvrex.hdl.emit import Emitted, params_of, to_verilog
 from openvrex.hdl.emit_cache import emitted
 from openvrex.hdl.execution.lxe import Lxe
+from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.params import SystemParams
 from openvrex.synth import technology
 from openvrex.synth.flow import Area, MemoryMacro
@@ -30,6 +31,8 @@ DRE = ("hcu", "wtu", "kvmu", "table_port", "glue")
 OWN = {"table_port": "Table port", "glue": "DRE, its own"}
 CONTROL = {"lxe": "LXE's control and DMA", "copies": "Retriever and feeder"}
 BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever", "table_port")
+REGISTERS = "registers"  # the register block of a `core_ip`
+AROUND = ("arbiter", "dre_ip", "motion_mask_ip", REGISTERS)  # what joins units, none of the table's rows
 JOIN = "lxe_join"  # an LXE without its units: the logic that hands commands and words between them
 # Units whose areas the table needs.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe", *BLOCKS, JOIN)
@@ -61,7 +64,14 @@ class Row:
 
 
 def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]:
-    """Verilog of one of `UNITS`, and the arguments `leaves` or `outside` of `flow.synthesise` for it."""
+    """Verilog of a unit of `UNITS`, `AROUND` or `hdl.emit`, and the arguments `leaves` or `outside` of
+    `flow.synthesise` for it.
+    """
+    if unit == REGISTERS:
+        from openvrex.hdl.shells.register_block import RegisterBlock, address_map  # imports a compiler
+
+        block = RegisterBlock(address_map("core_ip", system.core))
+        return Emitted(to_verilog(block, REGISTERS, Leaves(REGISTERS)), REGISTERS, {}), {}
     name = unit if unit != JOIN else "lxe"
     made = emitted(name, params_of(name, system), build)
     if unit == JOIN:

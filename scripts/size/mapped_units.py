@@ -24,7 +24,7 @@ UNITS = (*emit.UNITS, *table3.BLOCKS)  # with parameters of their own
 
 def valid() -> list[str]:
     """What can be mapped."""
-    return [*UNITS, *emit.BESIDE, CORE]
+    return [*UNITS, *emit.BESIDE, *table3.AROUND, CORE]
 
 
 Liberty = Annotated[
@@ -102,7 +102,8 @@ def mapped(
 ) -> Mapped:
     """Map a unit and those inside of it. Raises `ParamError` or `SynthError` before anything is mapped."""
     unit, system, generated = console.chosen(unit, preset, assign, alone=True)
-    check(unit in valid(), "unit", unit, f"must be one of {', '.join(valid())}")
+    parts = "; others are measured by these parts of them" if unit in emit.ALL else ""
+    check(unit in valid(), "unit", unit, f"must be one of {', '.join(valid())}{parts}")
     check(not (generated and unit == CORE), "unit", unit, "is measured unit by unit: name it, not its folder")
     flow.check_mapping(liberty, effort, target, gated)
     options = {"liberty": liberty, "macro_bits": macro_bits, "dont_use": tuple(dont_use or ()), "gated": gated}
@@ -136,7 +137,7 @@ def units_of(unit: str) -> list[str]:
     if unit == CORE:
         return list(table3.UNITS)
     if unit not in emit.UNITS:
-        return [unit] if unit in (*table3.BLOCKS, *emit.BESIDE) else []
+        return [unit] if unit in (*table3.BLOCKS, *emit.BESIDE, *table3.AROUND) else []
     inside = [u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")]
     return [*inside, *(["table_port"] if unit == "dre" else []), unit]
 

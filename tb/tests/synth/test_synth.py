@@ -502,6 +502,21 @@ def test_command_prints_the_longest_path(units):
     assert timing["delay"] == pytest.approx(25)
 
 
+def test_command_takes_what_joins_units(units):
+    text = "module t(input clk, d, output reg q); always @(posedge clk) q <= ~d; endmodule"
+    units |= dict.fromkeys(("arbiter", "dre_ip"), emit.Emitted(text, "t", {}))
+    for unit in ("arbiter", "dre_ip"):
+        report = json.loads(vrex("size", "timing", unit, "--json").stdout)
+        assert {name: one["registers"] for name, one in report["units"].items()} == {unit: 1}
+
+
+def test_command_maps_the_register_block():
+    report = json.loads(vrex("size", "timing", "registers", "--preset", "tiny", "--json").stdout)
+    paths = report["units"]["registers"]["timing"]["paths"]
+    assert paths[0]["kind"] == "register to register"
+    assert paths[0]["end"].startswith("s_axi_")
+
+
 def test_command_times_memories(units):
     units["dre"] = emit.Emitted(RAM, "t", {})
     result = vrex("size", "timing", "--macro-bits", "64")
