@@ -307,8 +307,15 @@ DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 # access times of its memories, which ABC does not know, come on top.
 DRE_TARGET, LXE_TARGET = 500, 600
 EXECUTION = ("dpe", "vpe", "loader", "storer", "sequencer")
-# Units that other presets have otherwise than `core`: an expander of weights, whole buckets, residuals.
-ELSEWHERE = (("loader", "edge8x", LXE_TARGET), ("wtu", "vrex8", DRE_TARGET), ("motion_mask", "omni", DRE_TARGET))
+# Units that other presets have otherwise than `core`: an expander of weights, whole buckets, residuals, entries of 4
+# bits, several cores.
+ELSEWHERE = (
+    ("loader", "edge8x", LXE_TARGET),
+    ("wtu", "vrex8", DRE_TARGET),
+    ("motion_mask", "omni", DRE_TARGET),
+    ("retriever", "edge8x", DRE_TARGET),
+    ("arbiter", "edge8", DRE_TARGET),
+)
 CLOCKED = (
     ("dre", DRE_TARGET),
     *((unit, LXE_TARGET) for unit in EXECUTION),
