@@ -18,6 +18,7 @@ from openvrex.tb.library.yosys import run_yosys
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
 SECONDS = 20  # of processor time, for one comparison
+INSIDE = 4  # the same for a module inside: small ones take 2 s, large ones would take all
 _FLATTEN = (
     "read_rtlil mutants.il",
     "read_verilog side.v",
@@ -73,7 +74,7 @@ class Miter:
         proved
         """
         for around in self._around(module):
-            if around._compare(around.model, number, 1, _PROOF) == "equal":
+            if around._compare(around.model, number, 1, _PROOF, INSIDE) == "equal":
                 return "equivalent", f"proved of {around.top}"
         if self._compare(self.model, number, 0, _PROOF) == "equal":
             whole = self._compare(self.model, number, 1, _PROOF)
@@ -94,7 +95,7 @@ class Miter:
             outer = [name for name, text in modules.items() if re.search(rf"^  cell \\{module} ", text, re.M)]
             module = outer[0] if len(outer) == 1 else ""
 
-    def _compare(self, model: str, number: int, whole: int, engines: str) -> str:
+    def _compare(self, model: str, number: int, whole: int, engines: str, seconds: int = SECONDS) -> str:
         """Whether the two are equal, differ in some cycle, or are undecided. `whole`: at any value of the counters."""
         unit = f"{model}{whole}.aig"
         for name, k in ((unit, 0), ("mutant.aig", number)):
@@ -102,7 +103,7 @@ class Miter:
                 sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
                 run_yosys([f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}"], self.folder)
         self.written.add(unit)
-        text = run_abc(f"miter -n {unit} mutant.aig; orpos; strash; {engines}", self.folder, SECONDS)
+        text = run_abc(f"miter -n {unit} mutant.aig; orpos; strash; {engines}", self.folder, seconds)
         if found := re.search(r"asserted in frame (\d+)", text):
             return f"differs in cycle {found[1]} after a reset"
         return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"
