@@ -202,6 +202,17 @@ def check_every_result_is_stored(size):
         put(1, a=Source.BANK, addr_a=1, write=Bank.B)
         put(1, op=Op.STORE, format=Format.HALF)
 
+    def scalars() -> None:
+        """Every scalar, as each operand."""
+        for scalar in range(SCALARS):
+            for operand in (
+                {"a": Source.SCALAR, "scalar_a": scalar},
+                {"a": Source.IMMEDIATE, "imm_a": ONE, "b": Source.SCALAR, "scalar_b": scalar},
+                {"a": Source.IMMEDIATE, "c": Source.SCALAR, "scalar_c": scalar},
+            ):
+                put(1, **operand, write=Bank.C)
+                put(1, op=Op.STORE, format=Format.WIDE)
+
     for _ in range(40):
         fill(Bank.A | Bank.C, 1)
         fill(Bank.B, 0)
@@ -222,15 +233,9 @@ def check_every_result_is_stored(size):
         waits()
         for _ in range(SCALARS // 2):
             near()
-        alone()
-        for scalar in range(SCALARS):
-            for operand in (
-                {"a": Source.SCALAR, "scalar_a": scalar},
-                {"a": Source.IMMEDIATE, "imm_a": ONE, "b": Source.SCALAR, "scalar_b": scalar},
-                {"a": Source.IMMEDIATE, "c": Source.SCALAR, "scalar_c": scalar},
-            ):
-                put(1, **operand, write=Bank.C)
-                put(1, op=Op.STORE, format=Format.WIDE)
+        scalars()
+    alone()
+    scalars()
     episode = Episode(p, [steps] * p.n_h, FULL_RATE)
     [got] = run(emitted(p), p, [episode])
     episode.check(got)
