@@ -231,6 +231,7 @@ def check_every_result_is_stored(size):
             row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
             steps.append(Step(replace(row, scalar_d=scalar)))
         waits()
+        scalars()
         for _ in range(SCALARS // 2):
             near()
         scalars()
