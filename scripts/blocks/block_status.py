@@ -13,15 +13,17 @@ from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks.campaign_results import (
     COVERAGE_TARGETS,
     MUTANTS_TARGET,
+    OLDER,
     RECORD,
     VERDICTS,
     killed_share,
     load,
+    older,
 )
 from openvrex.scripts.markdown import table
 
 NONE = "no figure"
-MARK = "🔴"  # of a figure that is missing or below its target
+MARK = "🔴"  # of a figure that is missing, below its target or of older hardware
 COLUMNS = {
     "MHz": "clock in 7 nm (ASAP7), preset `core`, paths through memories with their access: `vrex dev record clock`",
     "kGE": "gates of the logic, preset `core`: `vrex dev record area`",
@@ -33,7 +35,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as readers see it; `fine` unless it is missing or below its target."""
+    """A figure as readers see it; `fine` unless it is missing, below its target or of older hardware."""
 
     text: str
     fine: bool = True
@@ -63,21 +65,22 @@ def lines(known: dict) -> dict[str, dict[str, Figure]]:
         out[unit] = {
             "MHz": Figure(f"{1e6 / clock[unit]['with_access']:,.0f}") if unit in clock else missing,
             "kGE": Figure(f"{ge[unit] / 1000:,.1f}") if unit in ge else missing,
-            "coverage": _coverage(own["coverage"]["reached"]) if "coverage" in own else missing,
-            "mutants": _mutants(own["mutants"]) if "mutants" in own else missing,
+            "coverage": _coverage(unit, own["coverage"]) if "coverage" in own else missing,
+            "mutants": _mutants(unit, own["mutants"]) if "mutants" in own else missing,
             "proofs": Figure(proofs) if depths else missing,
         }
     return out
 
 
-def _coverage(reached: dict[str, float]) -> Figure:
+def _coverage(unit: str, found: dict) -> Figure:
+    reached, old = found["reached"], older(unit, found)
     fine = all(reached[kind] >= 100 * target for kind, target in COVERAGE_TARGETS.items())
-    return Figure(percent(min(reached[kind] for kind in COVERAGE_TARGETS)), fine)
+    return Figure(percent(min(reached[kind] for kind in COVERAGE_TARGETS)) + old, fine and not old)
 
 
-def _mutants(found: dict) -> Figure:
-    share = killed_share(found)
-    return Figure(percent(100 * share), share >= MUTANTS_TARGET)
+def _mutants(unit: str, found: dict) -> Figure:
+    share, old = killed_share(found), older(unit, found)
+    return Figure(percent(100 * share) + old, share >= MUTANTS_TARGET and not old)
 
 
 def percent(value: float) -> str:
@@ -94,8 +97,9 @@ def claims(unit: str) -> tuple[tuple[str, str, int | None], ...]:
 
 
 def readme(known: dict) -> str:
-    """The README's table, two blocks a line."""
-    cells = [[f"`{u}`", *(f.marked("") for f in figures.values())] for u, figures in lines(known).items()]
+    """The README's table, two blocks a line. A mark alone says that a figure is of older hardware."""
+    found = lines(known)
+    cells = [[f"`{u}`", *(f.marked("").replace(OLDER, "") for f in own.values())] for u, own in found.items()]
     half = (len(cells) + 1) // 2
     left, right = cells[:half], cells[half:] + [[""] * len(cells[0])] * (2 * half - len(cells))
     head = ["block", *(_HEADS.get(name, name) for name in COLUMNS)]
@@ -123,7 +127,7 @@ def measured(unit: str, campaigns: dict[str, dict]) -> list[str]:
         for kind, found in campaigns.get(name, {}).items() if unit == subject.unit else ():
             how, text = _SENTENCES[kind](found)
             size = f"size `{found['size']}`, " if "size" in found else ""
-            of = f"{size}{found['date']}, commit {found['commit']}"
+            of = f"{size}{found['date']}, commit {found['commit']}{older(name, found)}"
             out.append(f"`vrex dev {_COMMANDS[kind]} {name}{how}`: {text} ({of})")
     return out
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import ALL
 from openvrex.scripts.blocks.block_status import MARK, NONE, claims, percent
-from openvrex.scripts.blocks.campaign_results import MUTANTS_TARGET, RECORD, killed_share, load
+from openvrex.scripts.blocks.campaign_results import MUTANTS_TARGET, RECORD, killed_share, load, older
 from openvrex.scripts.markdown import table
 from openvrex.tb.campaigns import plan
 from openvrex.tb.campaigns.plan import STAGES, Cases, Feature
@@ -106,6 +106,12 @@ def _tests(names: tuple[str, ...], unit: str, known: Records) -> Finding:
     return Finding(f"{sum(map(len, filter(None, found.values())))} cases passed", True, _of(known.ran))
 
 
+def _campaign(of: dict[str, dict], figure: str, fine: bool) -> Finding:
+    """What campaigns came to; their hardware must be today's. of : results by subject, first the one that decides"""
+    old = next(filter(None, (older(name, found) for name, found in of.items())), "")
+    return Finding(figure + old, fine and not old, _of(next(iter(of.values()))))
+
+
 def _covered(kinds: tuple[str, ...], least: float, unit: str, known: Records) -> Finding:
     """Shares that the tests of a block reach, of what is not left out."""
     found = known.campaigns.get(unit, {}).get("coverage")
@@ -116,7 +122,7 @@ def _covered(kinds: tuple[str, ...], least: float, unit: str, known: Records) ->
                       for k, share in asked.items())  # fmt: skip
     left = sum(found["left_out"][kind] for kind in kinds)
     reasons = f"; {left} left out" if left else ""
-    return Finding((shown or "there are none") + reasons, all(s >= least for s in asked.values()), _of(found))
+    return _campaign({unit: found}, (shown or "there are none") + reasons, all(s >= least for s in asked.values()))
 
 
 def _of_subjects(kind: str, unit: str, known: Records) -> dict[str, dict]:
@@ -132,9 +138,10 @@ def _killed(unit: str, known: Records) -> Finding:
     """The least share of killed mutants."""
     if not (found := _of_subjects("mutants", unit, known)):
         return Finding(NONE, False)
-    worst = min(found.values(), key=killed_share)
+    by_share = dict(sorted(found.items(), key=lambda own: killed_share(own[1])))
+    share = killed_share(next(iter(by_share.values())))
     made = sum(own["made"] for own in found.values())
-    return Finding(f"{percent(100 * killed_share(worst))} of {made}", killed_share(worst) >= MUTANTS_TARGET, _of(worst))
+    return _campaign(by_share, f"{percent(100 * share)} of {made}", share >= MUTANTS_TARGET)
 
 
 def _survivors(unit: str, known: Records) -> Finding:
@@ -142,8 +149,8 @@ def _survivors(unit: str, known: Records) -> Finding:
     if not (found := _of_subjects("mutants", unit, known)):
         return Finding(NONE, False)
     left = {name: own["surviving"] - own.get("explained", 0) for name, own in found.items()}
-    worst = max(left, key=lambda name: left[name])
-    return Finding(str(sum(left.values())), not any(left.values()), _of(found[worst]))
+    by_left = {name: found[name] for name in sorted(left, key=lambda name: -left[name])}
+    return _campaign(by_left, str(sum(left.values())), not any(left.values()))
 
 
 def _stressed(least: int, unit: str, known: Records) -> Finding:
@@ -151,7 +158,7 @@ def _stressed(least: int, unit: str, known: Records) -> Finding:
     if not found:
         return Finding(NONE, False)
     asked = -(-least // SLOW.get(unit, 1))
-    return Finding(f"{found['transactions']:,} of {asked:,}", found["transactions"] >= asked, _of(found))
+    return _campaign({unit: found}, f"{found['transactions']:,} of {asked:,}", found["transactions"] >= asked)
 
 
 def _proved(unit: str, known: Records) -> Finding:
@@ -165,7 +172,7 @@ def _looked_at(unit: str, known: Records) -> Finding:
     if not found or not found["registers"]:
         return Finding(NONE, False)
     share = 100 * found["inside"] / found["registers"]
-    return Finding(f"{found['inside']} of {found['registers']}", share >= CONE, _of(found))
+    return _campaign({unit: found}, f"{found['inside']} of {found['registers']}", share >= CONE)
 
 
 def _holes(unit: str, known: Records) -> Finding:

@@ -69,7 +69,7 @@ SCENARIOS = {
         },
         ports={"th_hd": 4},
         stall={"o": 0.3},
-        cycles=36,
+        cycles=40,
     ),
     "wtu": Scenario(
         "The last four of five readings of a row of eight scores, each cluster of one token, at a ratio of a half. "

@@ -183,7 +183,8 @@ def campaign(
         for k in alive:
             before = known.get(mutations[k - 1].options)
             differs = before and before.how.startswith("differs")
-            yield kept(k, *((before.verdict, before.how) if differs else miter.decide(k)))
+            module = dict(_OPTIONS.findall(mutations[k - 1].options))["module"]
+            yield kept(k, *((before.verdict, before.how) if differs else miter.decide(k, module)))
 
 
 def _kept(file: Path) -> Iterator[Verdict]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from openvrex.golden.arithmetic.vector import (
     FOREVER,
+    ONE,
     SCALARS,
     Bank,
     Format,
@@ -188,6 +189,30 @@ def check_every_result_is_stored(size):
             row = Instruction(a=Source.BANK, words=words - 1, keep=p.n_w - 1, reduce=reduce)
             steps.append(Step(replace(row, scalar_d=int(rng.integers(SCALARS)))))
 
+    def alone() -> None:
+        """A maximum of one number among NaN, in each lane."""
+        lane = np.arange(words)[:, None] % p.n_w
+        load(Bank.A, 1, np.where(np.arange(p.n_w) == lane, ONE << 16, 0x7FC00000).astype(np.uint32))
+        for at in range(p.n_w):
+            put(1, a=Source.BANK, addr_a=at, reduce=Reduce.MAX, scalar_d=at)
+
+    def waits() -> None:
+        """A word of bank B that waits behind a function, and is stored at once."""
+        put(1, a=Source.BANK, post=Post.EXP, write=Bank.C)
+        put(1, a=Source.BANK, addr_a=1, write=Bank.B)
+        put(1, op=Op.STORE, format=Format.HALF)
+
+    def scalars() -> None:
+        """Every scalar, as each operand."""
+        for scalar in range(SCALARS):
+            for operand in (
+                {"a": Source.SCALAR, "scalar_a": scalar},
+                {"a": Source.IMMEDIATE, "imm_a": ONE, "b": Source.SCALAR, "scalar_b": scalar},
+                {"a": Source.IMMEDIATE, "c": Source.SCALAR, "scalar_c": scalar},
+            ):
+                put(1, **operand, write=Bank.C)
+                put(1, op=Op.STORE, format=Format.WIDE)
+
     for _ in range(40):
         fill(Bank.A | Bank.C, 1)
         fill(Bank.B, 0)
@@ -205,11 +230,13 @@ def check_every_result_is_stored(size):
             length, scalar = int(rng.integers(1, words + 1)), int(rng.integers(SCALARS))
             row = Instruction(a=Source.BANK, words=length - 1, keep=int(rng.integers(p.n_w)), reduce=reduce)
             steps.append(Step(replace(row, scalar_d=scalar)))
+        waits()
+        scalars()
         for _ in range(SCALARS // 2):
             near()
-        for scalar in range(SCALARS):
-            put(1, a=Source.SCALAR, scalar_a=scalar, write=Bank.C)
-            put(1, op=Op.STORE, format=Format.WIDE)
+        scalars()
+    alone()
+    scalars()
     episode = Episode(p, [steps] * p.n_h, FULL_RATE)
     [got] = run(emitted(p), p, [episode])
     episode.check(got)

@@ -2,11 +2,14 @@
 
 Each starts with a reset. Memories, and registers without reset, start with any content, the same in both. Inputs are
 free in every cycle, including the reset. Outputs are compared in every cycle: of a stream's payload, only the defined
-bits, and only while it is valid.
+bits, and only while it is valid. A mutant that is equivalent in a module inside is so in the unit, and a small module
+takes little time.
 """
 
 import itertools
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
@@ -15,6 +18,7 @@ from openvrex.tb.library.yosys import run_yosys
 
 REACHED = 8  # a bench's runs should reach this bit of 32-bit event counters
 SECONDS = 20  # of processor time, for one comparison
+INSIDE = 4  # the same for a module inside: small ones take 2 s, large ones would take all
 _FLATTEN = (
     "read_rtlil mutants.il",
     "read_verilog side.v",
@@ -40,6 +44,10 @@ _MAP = (
     "delete -input side/mutant side/whole",
     "write_rtlil {flat}.il",
 )
+# `lcorr` merges most registers at once. Equal outputs are then mostly constants, which the sequential engines refuse.
+_PROOF = f"lcorr; scorr; sat; pdr -T {SECONDS // 2}"
+_MODULE = re.compile(r"^module \\(\S+)\n(.*?)^end\n", re.M | re.S)
+_PORT = re.compile(r"^  wire (?:width (\d+) )?(?:signed )?(in|out)put \d+ (?:signed )?\\(\S+)$", re.M)
 _MEMORY = re.compile(r"(?:  attribute .*\n)*  cell \$mem_v2 .*\n(?:    .*\n)*  end\n")
 
 
@@ -48,6 +56,7 @@ class Miter:
 
     def __init__(self, emitted: Emitted, folder: Path, mutants: int, care: dict[str, str]):
         self.bits, self.folder, self.written = mutants.bit_length(), folder, set()
+        self.top, self.mutants, self.inner = emitted.top, mutants, dict[str, Miter]()
         (folder / "side.v").write_text(_side(emitted, self.bits, care))
         run_yosys(list(_FLATTEN), folder)
         text = (folder / "flat.il").read_text()
@@ -56,21 +65,37 @@ class Miter:
         for flat in {self.model, "flat"}:
             run_yosys([c.format(flat=flat) for c in _MAP], folder)
 
-    def decide(self, number: int) -> tuple[str, str]:
+    def decide(self, number: int, module: str = "") -> tuple[str, str]:
         """The kind of a mutant, and how that is known.
+
+        module : the one that is mutated
 
         equivalent: proved; counter: equivalent unless a counter reaches 2^REACHED before a reset; survives: neither is
         proved
         """
-        # `lcorr` merges most registers at once. Equal outputs are then mostly constants, which the
-        # sequential engines refuse.
-        proof = f"lcorr; scorr; sat; pdr -T {SECONDS // 2}"
-        if self._compare(self.model, number, 0, proof) == "equal":
-            whole = self._compare(self.model, number, 1, proof)
+        for around in self._around(module):
+            if around._compare(around.model, number, 1, _PROOF, INSIDE) == "equal":
+                return "equivalent", f"proved of {around.top}"
+        if self._compare(self.model, number, 0, _PROOF) == "equal":
+            whole = self._compare(self.model, number, 1, _PROOF)
             return ("equivalent" if whole == "equal" else "counter"), "proved"
         return "survives", self._compare("flat", number, 0, f"bmc3 -F 40 -T {SECONDS // 2}")
 
-    def _compare(self, model: str, number: int, whole: int, engines: str) -> str:
+    def _around(self, module: str) -> Iterator["Miter"]:
+        """Miters of a module inside the unit, and of each around it, as long as each has one place."""
+        modules = dict(_MODULE.findall((self.folder / "mutants.il").read_text()))
+        while module and module != self.top:
+            if module not in self.inner:
+                (folder := self.folder / module).mkdir()
+                shutil.copy(self.folder / "mutants.il", folder)
+                found = [(w, way, name) for w, way, name in _PORT.findall(modules[module]) if name != "mutant"]
+                ports = [{"name": name, "dir": way, "width": int(width or 1)} for width, way, name in found]
+                self.inner[module] = Miter(Emitted("", module, {"ports": ports}), folder, self.mutants, {})
+            yield self.inner[module]
+            outer = [name for name, text in modules.items() if re.search(rf"^  cell \\{module} ", text, re.M)]
+            module = outer[0] if len(outer) == 1 else ""
+
+    def _compare(self, model: str, number: int, whole: int, engines: str, seconds: int = SECONDS) -> str:
         """Whether the two are equal, differ in some cycle, or are undecided. `whole`: at any value of the counters."""
         unit = f"{model}{whole}.aig"
         for name, k in ((unit, 0), ("mutant.aig", number)):
@@ -78,7 +103,7 @@ class Miter:
                 sets = f"connect -set mutant {self.bits}'d{k}", f"connect -set whole 1'd{whole}"
                 run_yosys([f"read_rtlil {model}.il", *sets, f"write_aiger -zinit {name}"], self.folder)
         self.written.add(unit)
-        text = run_abc(f"miter -n {unit} mutant.aig; orpos; strash; {engines}", self.folder, SECONDS)
+        text = run_abc(f"miter -n {unit} mutant.aig; orpos; strash; {engines}", self.folder, seconds)
         if found := re.search(r"asserted in frame (\d+)", text):
             return f"differs in cycle {found[1]} after a reset"
         return "equal" if "UNSATISFIABLE" in text or "Property proved" in text else "undecided"
@@ -130,6 +155,7 @@ def _side(emitted: Emitted, bits: int, care: dict[str, str]) -> str:
             body += [f"wire [{width - 1}:0] {name};"]
             means = care.get(name, "~0")
             body += [f"assign seen_{name} = {{{width}{{started & ~past & {when}}}}} & {name} & ({means});"]
+    head += [f"input {name}" for name in ("clk", "rst") if name not in widths]
     perf = widths.get("perf", 1)
     reached = sum(1 << i for i in range(perf) if i % 32 < REACHED)
     high = f"|(perf & ~{perf}'h{reached:x})" if "perf" in widths else "1'b0"

@@ -14,7 +14,7 @@ from openvrex.scripts.blocks.sign_off import CHECKLIST, KINDS, MILLION, TARGETS,
 from openvrex.tb.campaigns.plan import STAGES, TESTS, Feature, _names
 from tb.tests.commands import refuses, tried
 
-FACTS = {"date": "2026-01-02", "commit": "0123456789ab"}
+FACTS = {"date": "2026-01-02", "commit": "0123456789ab", "verilog": "today's"}
 EVERY = ("line", "branch", "toggle", "state", "stall")
 FEATURES = [
     Feature("hcu", "equals golden", "V1", (("hcu", "a"),)),
@@ -22,6 +22,12 @@ FEATURES = [
     Feature("hcu", "sizes: all", "V2", (("hcu", "b"),)),
     Feature("hcu", "mutants", "V3", (("hcu", "b"),)),
 ]
+
+
+@pytest.fixture
+def todays(monkeypatch) -> None:
+    """Figures of FACTS are of today's hardware."""
+    monkeypatch.setattr(campaign_results, "hardware", lambda subject: FACTS["verilog"])
 
 
 def whole() -> Records:
@@ -58,7 +64,7 @@ def holes(known: Records) -> Records:
     return replace(known, reasons={"coverage": {}, "survivors": {"hcu": {"$and": "A hole: a full queue."}}})
 
 
-def test_a_block_of_which_all_holds_is_signed_off():
+def test_a_block_of_which_all_holds_is_signed_off(todays):
     found = judged("hcu", whole())
     assert all(f.fine for f in found.values()), found
     assert reached(found) == "V3"
@@ -82,20 +88,24 @@ _SIZES = ("hcu", "b")
         *((coverage(**{kind: 99.9}), {many}, "V2") for kind, many in KINDS.items()),
         (changed("mutants", killed=94, surviving=6, explained=6), {"mutants"}, "V1"),
         (changed("mutants", explained=2), {"survivors"}, "V2"),
+        (changed("coverage", verilog=""), {"code", "stalls", *KINDS.values()}, "V1"),
+        (changed("mutants", verilog=""), {"mutants", "survivors"}, "V1"),
+        (changed("stress", verilog=""), {"stress", "million"}, "V1"),
+        (changed("cones", verilog=""), {"cones"}, "V2"),
         (changed("stress", transactions=19_999), {"stress", "million"}, "V1"),
         (changed("stress", transactions=MILLION - 1), {"million"}, "V2"),
         (changed("cones", inside=8), {"cones"}, "V2"),
         (holes(whole()), {"open points"}, "V2"),
     ],
 )
-def test_a_lower_figure_turns_its_criterion_red(known, red, stage):
+def test_a_lower_figure_turns_its_criterion_red(todays, known, red, stage):
     found = judged("hcu", known)
     assert {name for name, f in found.items() if not f.fine} == red
     assert reached(found) == stage
     assert sign_off.below("hcu", found)
 
 
-def test_nothing_is_fine_without_a_record():
+def test_nothing_is_fine_without_a_record(todays):
     """But what is counted in this checkout, and what it admits."""
     none = Records({}, {}, FACTS, FEATURES, {"coverage": {}, "survivors": {}})
     assert {name for name, f in judged("hcu", none).items() if f.fine} == {"proofs", "open points"}
@@ -106,13 +116,27 @@ def test_nothing_is_fine_without_a_record():
     assert not judged("hcu", old)["code"].fine
 
 
-def test_a_stage_is_reached_only_behind_those_before():
+def test_a_figure_of_older_hardware_is_told(todays):
+    """Also of a block's feature: of Verilog that differs from today's, or recorded without its digest."""
+    assert judged("hcu", changed("stress", verilog=""))["million"].figure == "1,000,000 of 1,000,000, older hardware"
+    known = whole()
+    for name in ("kvmu", "kvmu_kept"):
+        known.campaigns[name] = {"mutants": dict(known.campaigns["hcu"]["mutants"])}
+    assert judged("kvmu", known)["mutants"] == sign_off.Finding(
+        "97.0 % of 200", True, "2026-01-02, commit 0123456789ab"
+    )
+    del known.campaigns["kvmu_kept"]["mutants"]["verilog"]
+    assert not judged("kvmu", known)["mutants"].fine
+    assert judged("kvmu", known)["survivors"].figure == "0, older hardware"
+
+
+def test_a_stage_is_reached_only_behind_those_before(todays):
     found = judged("hcu", coverage(toggle=89.9))
     assert all(found[c.name].fine for c in CHECKLIST if c.stage == "V3" and c.name != "toggles")
     assert reached(found) == "V1"
 
 
-def test_a_joined_block_plays_its_share():
+def test_a_joined_block_plays_its_share(todays):
     known = whole()
     known.campaigns["dre"] = {"stress": {"transactions": 5_000} | FACTS}
     found = judged("dre", known)
@@ -166,6 +190,7 @@ def test_the_command_says_what_is_open_and_fails_below_a_target(monkeypatch):
         for c in sign_off.open_criteria(unit, own):
             assert f"{unit}, {c.stage}, {c.name}: {own[c.name].figure}" in run.stderr
     monkeypatch.setattr("openvrex.scripts.check.sign_off_table.TARGETS", {"hcu": "V3"})
+    monkeypatch.setattr(campaign_results, "hardware", lambda subject: FACTS["verilog"])
     monkeypatch.setattr(sign_off, "recorded", whole)
     run = tried("verify", "--signoff")
     assert (run.exit_code, run.stderr) == (0, "")

@@ -17,8 +17,13 @@ from openvrex.tb.campaigns.subjects import SUBJECTS
 from openvrex.tb.formal.proofs import goals
 from tb.tests.commands import refuses, tried, vrex
 
-COVERAGE = {"size": "tiny", "reached": {"line": 100.0, "branch": 99.1, "stall": 100.0, "toggle": 50.0}, "left_out": {}}
-MUTANTS = {"size": "tiny", "seed": 1, "made": 40, "killed": 36, "equivalent": 2, "counter": 0, "surviving": 2}
+OF = {"verilog": "today's"}
+COVERAGE = OF | {
+    "size": "tiny",
+    "reached": {"line": 100.0, "branch": 99.1, "stall": 100.0, "toggle": 50.0},
+    "left_out": {},
+}
+MUTANTS = OF | {"size": "tiny", "seed": 1, "made": 40, "killed": 36, "equivalent": 2, "counter": 0, "surviving": 2}
 
 
 def test_command_sheets_and_readme_show_the_same_lines():
@@ -28,7 +33,8 @@ def test_command_sheets_and_readme_show_the_same_lines():
     assert {u: {c: Figure(**f) for c, f in own.items()} for u, own in told.items()} == found
     readme = recorded_results.texts()["README.md"].read_text()
     for unit, own in found.items():
-        assert f"| `{unit}` | {' | '.join(f.marked('') for f in own.values())} |" in readme
+        row = " | ".join(f.marked("") for f in own.values()).replace(campaign_results.OLDER, "")
+        assert f"| `{unit}` | {row} |" in readme
         assert own["proofs"].fine
     line = " | ".join(f.marked() for f in found["cluster_set"].values())
     assert f"\n| {line} |\n" in page("cluster_set")
@@ -41,7 +47,8 @@ def test_the_command_prints_a_line_for_each_block():
     refuses("verify", "--status", "--plan")
 
 
-def test_a_figure_that_is_missing_or_below_its_target_is_marked():
+def test_a_figure_that_is_missing_below_its_target_or_of_older_hardware_is_marked(monkeypatch):
+    monkeypatch.setattr(campaign_results, "hardware", lambda unit: OF["verilog"])
     known = {"clock": {"hcu": {"with_access": 800.0}}, "area": {"embedded": {"ge": {"hcu": 1234.0}}}}
     known["blocks"] = {"hcu": {"coverage": COVERAGE, "mutants": MUTANTS}}
     found = block_status.lines(known)
@@ -53,6 +60,11 @@ def test_a_figure_that_is_missing_or_below_its_target_is_marked():
     for kind, least in campaign_results.COVERAGE_TARGETS.items():
         below = {"coverage": COVERAGE | {"reached": COVERAGE["reached"] | {kind: 100 * least - 0.1}}}
         assert not block_status.lines(known | {"blocks": {"hcu": below}})["hcu"]["coverage"].fine
+    older = {kind: own | {"verilog": "another"} for kind, own in known["blocks"]["hcu"].items()}
+    found = block_status.lines(old := known | {"blocks": {"hcu": older}})["hcu"]
+    assert f"| `hcu` | 1,250 | 1.2 | {MARK} 99.1 % | {MARK} 94.7 % |" in block_status.readme(old)
+    assert found["coverage"].marked() == f"{MARK} 99.1 %, older hardware"
+    assert found["mutants"].marked() == f"{MARK} 94.7 %, older hardware"
     readme = block_status.readme(known)
     assert f"| `hcu` | 1,250 | 1.2 | 99.1 % | {MARK} 94.7 % |" in readme
     assert f"| `wtu` | {MARK} | {MARK} | {MARK} | {MARK} |" in readme
@@ -97,7 +109,8 @@ def test_a_campaign_is_recorded_beside_the_others(tmp_path, monkeypatch):
     assert kept["wtu"] == {"mutants": MUTANTS}
     own = kept["cluster_set"]["mutants"]
     counts = {"made": 3, "killed": 1, "equivalent": 1, "counter": 0, "surviving": 1, "explained": 0}
-    assert own == {"size": "tiny", "seed": 1} | counts | campaign_results.measured_at()
+    of = {"verilog": campaign_results.hardware("cluster_set")}
+    assert own == {"size": "tiny", "seed": 1} | counts | campaign_results.measured_at() | of
     row = {kind: {"hit": 3, "total": 4, "excluded": 1} for kind in ("line", "branch", "stall", "toggle", "state")}
     campaign_results.keep("coverage", {"cluster_set": coverage_command.kept({"size": 2} | row)})
     assert campaign_results.load()["cluster_set"]["mutants"] == own

@@ -135,6 +135,33 @@ def test_equivalence_is_decided(tmp_path):
     assert cared.decide(1 + [told(m) for m in mutations].index("toy: a ^ b: B[0] const1"))[0] == "equivalent"
 
 
+NESTED = """module stage(input clk, load, d, output reg q);
+  reg full, held;
+  always @(posedge clk) full <= load;
+  always @(posedge clk) if (load) held <= d;
+  always @(posedge clk) if (full) q <= held;
+endmodule
+module outer(input clk, rst, load, d, output o);
+  stage stage(.clk(clk), .load(load), .d(d), .q(o));
+endmodule
+"""
+
+
+def test_equivalence_is_decided_in_the_module(tmp_path):
+    """A register is read only behind its load, so what it holds later makes no difference."""
+    ports = [{"name": n, "dir": "in", "width": 1} for n in ("clk", "rst", "load", "d")]
+    outer = Emitted(NESTED, "outer", {"ports": [*ports, {"name": "o", "dir": "out", "width": 1}]})
+    mutations = [
+        m for m in sample(outer, 2000, 1) if m.text == "stage: if (load) held <= d;" and m.key.endswith(" inv")
+    ]
+    netlist(outer, mutations, tmp_path)
+    miter = Miter(outer, tmp_path, len(mutations), {})
+    found = {m.key.split()[-2]: miter.decide(k, "stage") for k, m in enumerate(mutations, 1)}
+    assert found.pop("A[0]") == ("equivalent", "proved of stage")  # the held bit
+    assert {verdict for verdict, _ in found.values()} == {"survives"}
+    assert len(found) == 3  # the new bit, the choice, the result
+
+
 EXPLAINED = tomllib.loads(command.EXPLAINED.read_text())
 
 
