@@ -207,7 +207,8 @@ class Plan:
             c.items += items
         out = [*assemble(c.items, self.pointers), Instruction(Opcode.HALT, {})]
         most = self.fmt.i_depth
-        check(len(out) <= most, f"instructions of {name}", len(out), f"must be at most i_depth = {most}: run fewer")
+        few = f"must be at most i_depth = {most}: run fewer stages, or raise lxe.i_depth"
+        check(len(out) <= most, f"instructions of {name}", len(out), few)
         return out
 
     def programs(self, first: str, last: str) -> list[list[Instruction]]:

@@ -229,7 +229,8 @@ class Vpe(Unit):
         top, reads, s = self.p.depth - 1, now.reads, store.s
         conflicts = [reads[k] & way.writes(m, f"way_{n}", k, now.at[k]) for k, n in enumerate("abc")]
         behind = comb(m, "behind", (now.to - s.at) & top, self.p.addr_bits)
-        unread = store.active & (now.now.write & store.bank).any() & (behind <= s.left)
+        unread = store.active & (now.now.write & store.bank).any()
+        unread &= behind <= s.left if top else 1  # of one word it is the word
         conflicts += [
             comb(m, "unread", unread),  # a STORE has still to read the word
             store.active & now.streams & (Cat(reads) & store.bank).any(),

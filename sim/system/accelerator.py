@@ -40,7 +40,7 @@ from openvrex.sim.system.home import fetching
 from openvrex.sim.system.layer_load import ATTENTION, Load, most_rows
 from openvrex.sim.system.layer_share import COMMON, GUESS, NEXT_CHOICE, OWN_CHOICE, REST, Layer, StageShare, at_home
 from openvrex.sim.system.platforms import HOST, POWER, Vrex
-from openvrex.sim.system.timeline import RESIDENT, Pass, Point, Timeline
+from openvrex.sim.system.timeline import EVERYTHING, RESIDENT, Pass, Point, Timeline
 from openvrex.sim.system.workload import Selection
 from openvrex.sim.units.retriever_time import copied_entry
 
@@ -132,7 +132,7 @@ class _Run:
         if self.home:
             self.layer.check_tables(self.home, self.clusters)
         self.near = 0.0  # share of home in device memory
-        if v.home == "device" and self.home:
+        if v.home == "device" and self.home and p.policy != EVERYTHING:
             self.near = arrays(v, p, selection)["blocks"] / blocks_at_home(v, p, selection)
         self.predicts = self.home > 0 and bool(0 < self.shares.mean() < 1)
         self.line: Timeline

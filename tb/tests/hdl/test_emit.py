@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -78,6 +79,20 @@ def test_lints_clean_and_reads_in_yosys(unit, name, tmp_path):
     emitted = emit(unit, params_of(unit, preset(name)))
     assert clean(emitted, tmp_path)
     assert all(emitted.manifest[k] for k in ("sha256", "timing", "counters"))
+
+
+BENCHES = {  # units with sizes of their own in their checks, by what `emitted` takes
+    **dict.fromkeys(("cluster_set", "dpe", "hcu", "kvmu", "motion_mask", "vpe", "wtu"), True),  # parameters
+    **dict.fromkeys(("feeder", "loader", "retriever", "sequencer", "storer", "table_port"), False),  # a name
+}
+
+
+@pytest.mark.parametrize("unit", BENCHES)
+def test_every_size_of_a_bench_lints_clean(unit, tmp_path):
+    """Sizes of 1 among them, where an address is constant."""
+    checks = import_module(f"openvrex.tb.checks.{unit}_checks")
+    for size, params in checks.SIZES.items():
+        assert lint(checks.emitted(params if BENCHES[unit] else size), tmp_path / size) == "", size
 
 
 @pytest.mark.parametrize("unit", ALL)

@@ -100,3 +100,12 @@ def test_blocks_take_what_is_left():
     whole, half, none = (run(v, at, shares) for v in (EDGE, small, far))
     assert (whole.fetched, half.fetched) == (0, pytest.approx(none.fetched / 2))
     assert whole.seconds < half.seconds < none.seconds
+
+
+@pytest.mark.parametrize("policy", ["flexgen", "resident"])
+def test_a_policy_without_choice_is_the_same_wherever_entries_lie(policy):
+    """FlexGen fetches all it has over the link, by definition; a resident cache has nothing behind it."""
+    p = Point(10240, model=LLAMA, policy=policy)
+    far, near = (run(replace(EDGE, home=home), p, constant(policy, 1.0, 1.0, LLAMA)) for home in ("link", "device"))
+    assert near.seconds == far.seconds
+    assert near.fetched == far.fetched

@@ -22,7 +22,6 @@ from openvrex.tb.checks.hcu_checks import (
     timed,
     wrong,
 )
-from openvrex.tb.library.runner import lint
 from tb.tests.by_day import at_sizes, by_day
 
 DAY = "tiny", "no-abandon", "protected", "one", "ragged", "all-lanes", "newest"
@@ -49,11 +48,6 @@ def test_reset_in_flight_of_newest_keys():
 test_many_contexts_of_a_host = hcu_checks.check_many_contexts_of_a_host
 test_tables_of_the_core = hcu_checks.check_tables_of_the_core
 test_newest_clusters_of_a_million = hcu_checks.check_newest_clusters_of_a_million
-
-
-@pytest.mark.parametrize("size", EACH)
-def test_lints_clean(size, tmp_path):
-    assert not lint(emitted(SIZES[size]), tmp_path)
 
 
 def test_functional_coverage(record_property):

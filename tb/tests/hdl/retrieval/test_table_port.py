@@ -31,7 +31,6 @@ from openvrex.tb.checks.table_port_checks import (
     traffic,
     words,
 )
-from openvrex.tb.library.runner import lint
 from tb.tests.by_day import at_sizes, by_day
 
 EACH = by_day(SIZES, "tiny", "one", "ragged", "parity", "secded")
@@ -43,11 +42,6 @@ test_faults = pytest.mark.parametrize("protect", ["none", "parity", "secded"])(t
 test_full_rate = table_port_checks.check_full_rate
 test_stops_at_any_cycle = table_port_checks.check_stops_at_any_cycle
 test_reset_in_flight = table_port_checks.check_reset_in_flight
-
-
-@pytest.mark.parametrize("size", EACH)
-def test_lints_clean(size, tmp_path):
-    assert not lint(emitted(size), tmp_path)
 
 
 def test_bad_parameters():
