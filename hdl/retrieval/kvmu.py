@@ -163,7 +163,8 @@ class Kvmu(Unit):
         m.submodules.merger = merger = BurstMerger(p)
         m.submodules.rows = rows = RamFifo(span_layout(p), p.rows, p.protect)
         m.submodules.counts = counts = CountStream(p)
-        # Reads in flight. The walk has `rows` rows and a block at most, an APPEND has three items.
+        # Reads in flight: of the walk `rows` rows (a block is read in place of its row), of an APPEND three items, of
+        # the counts as many as fit into the ring and one of which some words have come.
         depth = p.rows * (2 if p.kept else 1) + 4 + p.counts // p.read_counts
         m.submodules.asked = asked = SyncFIFO(width=_asked_layout(p).size, depth=depth)
         collect_errors(m, self, [rows, *([walk] if p.kept else [])])

@@ -34,13 +34,17 @@ from openvrex.tb.formal.arbiter_proof import CommonMonitor, PortMonitor, TurnMon
 from openvrex.tb.formal.bursts_proof import BusMonitor
 from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
+from openvrex.tb.formal.count_stream_equality import CountsMonitor
+from openvrex.tb.formal.fetch_equality import MergerMonitor, WalkMonitor
 from openvrex.tb.formal.guard_proof import GuardMonitor
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.interleaver_proof import InterleaverMonitor
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
+from openvrex.tb.formal.kvmu_join_proof import JoinMonitor
 from openvrex.tb.formal.motion_mask_equality import MotionMaskMonitor
 from openvrex.tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from openvrex.tb.formal.order_proof import OrderMonitor
+from openvrex.tb.formal.placer_equality import PlacerMonitor
 from openvrex.tb.formal.prover import MEMORIES, Proof, holds
 from openvrex.tb.formal.register_proof import RegisterMonitor, SetMonitor
 from openvrex.tb.formal.row_check_proof import RowMonitor
@@ -290,7 +294,7 @@ def _collisions() -> Iterator[Goal]:
 
 def goals() -> Iterator[Goal | Independence | Equality | Gated]:
     """All goals, unit by unit."""
-    found = [*_specified(), *_streams(), *_hcu(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
+    found = [*_specified(), *_streams(), *_hcu(), *_kvmu_parts(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
     found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality(), *_gated()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
@@ -353,6 +357,32 @@ def _specified() -> Iterator[Goal]:
         row = replace(wtu_equality.SMALL, **change)
         make, plants = partial(wtu_equality.WtuMonitor, row), size in ("2 words, counts stream", "buckets, 2 lanes")
         yield Goal("wtu", EQUAL, size, make, edit, depth, merge=False, within=_rows, plants=plants)
+
+
+def _kvmu_parts() -> Iterator[Goal]:
+    """Goals of the KVMU's parts, which equal their specifications, and of what joins them."""
+    p = replace(kvmu_tables.SMALL, block_slots=3, recent=2, boundary=4)
+    one = replace(kvmu_tables.SMALL, block_slots=1, recent=2)
+    kept, users = replace(one, kept=2), replace(p, n_ctx=2, shared=True)
+    four = replace(p, blocks=4, rows=4, addr_bits=4, clusters=4)
+    counts = replace(one, clusters=7, counts=4, read_counts=4, count_lanes=2)
+    two_reads = replace(counts, clusters=5, read_counts=2)
+    parts = (
+        ("placer", PlacerMonitor, "w__ready", {"blocks of 3": p, "blocks of 1": one, "users": users, "kept": kept}),
+        ("walk", WalkMonitor, "o__ready", {"4 blocks of 3": four, "kept": kept}),
+        ("bursts", MergerMonitor, "o__ready", {"4 blocks of 3": four, "kept": kept}),
+        ("counts", CountsMonitor, "c_free", {"words of 2": counts, "2 reads": two_reads}),
+    )
+    for part, monitor, port, sizes in parts:
+        for k, (name, own) in enumerate(sizes.items()):
+            yield Goal("kvmu", EQUAL, f"{part}, {name}", partial(monitor, own), unread(port), 16, plants=k == 0)
+    for claim, what, edit, sizes in (
+        ("reads", "items come to who asked", unread("m__ask__ready"), {"blocks of 1": one, "kept": kept}),
+        ("rows", "rows come to who asked", unread("o__ready", "unit.rows"), {"blocks of 1": one, "kept": kept}),
+        ("writes", "each write goes once", unread("m__put__ready"), {"kept": kept}),
+    ):
+        for name, own in sizes.items():
+            yield Goal("kvmu", what, name, partial(JoinMonitor, own, claim), edit, 12, merge=claim != "writes")
 
 
 def _kvmu() -> Iterator[Goal]:

@@ -26,7 +26,7 @@ from openvrex.tb.formal.wtu_set_proof import TH_STEPS
 GOALS = {f"{g.unit}, {g.size}": g for g in goals() if g.claim == EQUAL}
 
 
-SLOW = [name for name in GOALS if name.startswith(("motion_mask", "hcu", "wtu"))]  # minutes
+SLOW = [name for name in GOALS if name.startswith(("motion_mask", "hcu", "wtu", "kvmu, placer"))]  # minutes
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in SLOW)) for n in GOALS])
@@ -40,6 +40,8 @@ def test_a_unit_equals_its_specification(name):
 
 PLANTED = [
     "cluster_set, 6 clusters, 2 a word",
+    "kvmu, walk, 4 blocks of 3",
+    pytest.param("kvmu, placer, blocks of 3", marks=pytest.mark.nightly),
     pytest.param("hcu, 2 lanes, 2 chunks", marks=pytest.mark.nightly),
     pytest.param("wtu, buckets, 2 lanes", marks=pytest.mark.nightly),
 ]

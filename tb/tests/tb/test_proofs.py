@@ -159,6 +159,9 @@ def test_every_unit_has_its_channels():
             ("arbiter", f"{what} of two ports in order", "orders of 2 bursts")
             for what in ("reads", "beats of writes", "responses")
         ),
+        ("kvmu", "each write goes once", "kept"),
+        pytest.param(*("kvmu", "items come to who asked", "blocks of 1"), marks=pytest.mark.nightly),
+        pytest.param(*("kvmu", "rows come to who asked", "blocks of 1"), marks=pytest.mark.nightly),
         ("retriever", "beats to pack leave once, bursts end", "groups of a beat"),
         ("retriever", "codes are golden", "any number, any step"),
         ("table_port", "reads and writes are never in flight together", "beats of two items"),
