@@ -1,11 +1,11 @@
 from itertools import product
 
 from amaranth import Module, Signal
-from amaranth.sim import Simulator
 
 from openvrex.golden.arithmetic.vector import OPERANDS, Instruction, Op, Source
 from openvrex.hdl.instruction_layouts import instruction_layout, picks, takes_words
 from openvrex.hdl.params import preset
+from openvrex.tb.library.simulated import simulated
 
 
 def test_hardware_decodes_operands_as_golden_does():
@@ -13,7 +13,7 @@ def test_hardware_decodes_operands_as_golden_does():
     assert OPERANDS.keys() == set(Op)
     m, i, pick, takes = Module(), Signal(instruction_layout(preset("tiny").core.vpe)), Signal(), Signal()
     m.d.comb += [pick.eq(picks(i)), takes.eq((i.op != Op.STORE) & takes_words(i, pick))]
-    sim, seen = Simulator(m), []
+    seen = []
 
     async def bench(ctx):
         for op, a, b in product(Op, Source, Source):
@@ -25,7 +25,6 @@ def test_hardware_decodes_operands_as_golden_does():
             assert ctx.get(takes) == own.streams
             seen.append(own.streams)
 
-    sim.add_testbench(bench)
-    sim.run()
+    simulated(m, bench)
     assert len(seen) == 64
     assert 0 < sum(seen) < 64

@@ -11,7 +11,6 @@ import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 
 from openvrex.golden.arithmetic.secded import PROTECTIONS, Verdict, check_bits, columns, decode, encode
 from openvrex.golden.function_params import ParamError
@@ -27,6 +26,7 @@ from openvrex.tb.checks.dre_ip_checks import CHANGES, Software, frames
 from openvrex.tb.checks.vpe_checks import random_rows
 from openvrex.tb.library.lxe_programs import image
 from openvrex.tb.library.runner import BenchError, Run, emit
+from openvrex.tb.library.simulated import simulated
 from openvrex.tb.library.transfer_traffic import params
 from openvrex.tb.library.upsets import Log, double, logs, read_log, singles, with_upsets, wrong_items
 from openvrex.tb.library.vpe_traffic import Episode
@@ -97,9 +97,7 @@ def test_codes_equal_golden(width, protection):
             assert ctx.get(unit.good) == value
             assert ctx.get(unit.flags) == {Verdict.GOOD: 0, Verdict.CORRECTED: 1, Verdict.DETECTED: 2}[verdict]
 
-    simulator = Simulator(unit)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulated(unit, bench)
 
 
 def dpe(unit: Emitted, p) -> bool:

@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from openvrex.golden.function_params import ReSVParams
 from openvrex.golden.retrieval.clustering import Clusterer
@@ -22,6 +21,7 @@ from openvrex.tb.formal.proofs import EQUAL, goals
 from openvrex.tb.formal.wtu_equality import SMALL as SMALL_WTU
 from openvrex.tb.formal.wtu_equality import WtuSpec
 from openvrex.tb.formal.wtu_set_proof import TH_STEPS
+from openvrex.tb.library.simulated import simulated
 
 GOALS = {f"{g.unit}, {g.size}": g for g in goals() if g.claim == EQUAL}
 
@@ -54,14 +54,6 @@ def test_planted_faults_are_refuted(name):
     assert [f.kind for f in found].count("refuted") == 3
     assert {f.kind for f in found} <= {"refuted", "equal"}
     assert all(f.depth and f.claim and f.wave.exists() for f in found if f.kind == "refuted")
-
-
-def simulated(spec, play) -> None:
-    """Runs a specification beside a coroutine that drives it."""
-    simulator = Simulator(spec)
-    simulator.add_clock(1e-6, if_exists=True)
-    simulator.add_testbench(play)
-    simulator.run()
 
 
 @pytest.mark.parametrize("size", ["tiny", "ragged", "one"])

@@ -13,7 +13,7 @@ from openvrex.tb.checks.kvmu_checks import SIZES, Replay, bases, kept_index, tra
 from openvrex.tb.formal.count_stream_equality import CountsSpec
 from openvrex.tb.formal.fetch_equality import MergerSpec, WalkSpec
 from openvrex.tb.formal.placer_spec import PlacerSpec
-from tb.tests.tb.test_equality import simulated
+from openvrex.tb.library.simulated import simulated
 
 QUOTA = 7  # blocks of a context, with `shared`
 POOL = 12  # blocks of all contexts

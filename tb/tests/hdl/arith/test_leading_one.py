@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from amaranth import Module, Signal, Value
-from amaranth.sim import Simulator
 
 from openvrex.hdl.arith.leading_one import halved, lifted
+from openvrex.tb.library.simulated import simulated
 
 
 def every(width: int, shifts: Callable[[Module, Value], tuple[Value, Value]]) -> list[tuple[int, int]]:
@@ -19,9 +19,7 @@ def every(width: int, shifts: Callable[[Module, Value], tuple[Value, Value]]) ->
             ctx.set(x, number)
             out.append((ctx.get(shifted), ctx.get(count)))
 
-    simulator = Simulator(m)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulated(m, bench)
     return out
 
 

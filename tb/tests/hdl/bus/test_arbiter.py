@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from openvrex.hdl.bus.arbiter import MANAGERS, RoundRobin
 from openvrex.hdl.emit import Emitted
@@ -27,6 +26,7 @@ from openvrex.tb.checks.arbiter_checks import (
 from openvrex.tb.formal.arbiter_proof import PortMonitor, TurnMonitor
 from openvrex.tb.formal.proofs import goals
 from openvrex.tb.formal.prover import holds
+from openvrex.tb.library.simulated import simulated
 
 ONES = ("dpe.n_w=1", "dpe.n_h=1", "vpe.n_w=1", "wtu.n_w=1", "bus_bytes=1", "lxe.burst_bytes=1")
 ONES += ("bursts=1", "queue=1")
@@ -145,10 +145,7 @@ def test_bound_of_waiting_holds_in_every_state(n):
             check(first(last, ask) if ask else last)
 
     dut = RoundRobin(n)
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-9)
-    simulator.add_testbench(walk)
-    simulator.run()
+    simulated(dut, walk)
 
 
 def small() -> SystemParams:

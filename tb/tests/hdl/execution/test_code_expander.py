@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from openvrex.golden.arithmetic.numerics import to_bf16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.retrieval.coded_pages import CodeWords
 from openvrex.golden.retrieval.coded_pages import words as packed
 from openvrex.hdl.execution.code_expander import CodeExpander
+from openvrex.tb.library.simulated import simulated
 
 SIZES = [(64, 18), (32, 14), (16, 5), (4, 2), (4, 1), (64, 40)]  # lanes, numbers
 
@@ -43,9 +43,7 @@ def test_equals_golden_over_every_number_and_gain(lanes, numbers):
             ctx.set(dut.i.as_value(), int.from_bytes(row.tobytes(), "little"))
             got.append(ctx.get(dut.o.as_value()))
 
-    sim = Simulator(dut)
-    sim.add_testbench(bench)
-    sim.run()
+    simulated(dut, bench)
     assert got == [int.from_bytes(row.tobytes(), "little") for row in want]
 
 

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 
 from openvrex.hdl.execution.multiplier import Multiplier
 from openvrex.hdl.params import preset
+from openvrex.tb.library.simulated import simulated
 
 
 def play(muls: list[dict], seed: int, limit: int = 4000) -> tuple[list[int], list[int]]:
@@ -37,10 +37,7 @@ def play(muls: list[dict], seed: int, limit: int = 4000) -> tuple[list[int], lis
             if len(done) == len(muls):
                 return
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-9)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulated(dut, bench)
     return done, reads
 
 

@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from openvrex.golden.arithmetic.numerics import matmul
 from openvrex.golden.arithmetic.vector import Bank, Format, Instruction, Op, Reduce, Source, Step
@@ -30,6 +29,7 @@ from openvrex.tb.checks.vpe_checks import (
 )
 from openvrex.tb.formal.netlist_equivalence import prove_equal
 from openvrex.tb.library.runner import ROOT
+from openvrex.tb.library.simulated import simulated
 from openvrex.tb.library.vpe_traffic import Episode, fit, run, shares
 from tb.tests.by_day import at_sizes
 
@@ -212,8 +212,6 @@ def test_stores_leave_while_a_later_instruction_waits_for_the_stream(bank):
         Instruction(op=Op.STORE, words=1, format=form),
         Instruction(**two, **reads, write=Bank.A),
     ]
-    simulator = Simulator(unit)
-    simulator.add_clock(1e-9)
     stored = []
 
     async def feed(ctx):
@@ -237,10 +235,7 @@ def test_stores_leave_while_a_later_instruction_waits_for_the_stream(bank):
             *_, valid, data = await ctx.tick().sample(unit.o.valid, unit.o.payload.data)
             stored.extend([data[0]] if valid else [])
 
-    simulator.add_testbench(feed, background=True)
-    simulator.add_testbench(words, background=True)
-    simulator.add_testbench(take)
-    simulator.run()
+    simulated(unit, take, feed, words)
     bits = [int(np.float32(x).view(np.uint32)) for x in (3.0, 4.0)]
     assert stored == ([b >> 16 for b in bits] if bank == Bank.B else bits)
 
