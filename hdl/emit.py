@@ -144,12 +144,15 @@ def emit(
         `memory_bodies` these are left out
     bist : ports that test memories (`hdl.memory_test`); `bist` of a memory in the manifest is its bit
 
-    Raises `ParamError` for an unknown unit, a prefix that is no name, or parameters that cannot work.
+    Raises `ParamError` for an unknown unit, a prefix that is no name, parameters that cannot work, or `bist` of a unit
+    without memories.
     """
     component, top = component_of(unit, params), top_of(unit, prefix)
     leaves = Leaves(top, bist)
     design = elaborated_unit(unit, component, top, leaves)
     memories = list(placed(design, leaves))
+    testable = not bist or any("bist" in memory for memory in memories)
+    check(testable, "bist", bist, f"needs a memory to test, and {unit} has none: leave --bist out")
     writer = in_text(design, top, leaves, language, lines)
     verilog = writer.verilog()
     if memory_ports == MemoryPorts.FIRTOOL:
@@ -250,7 +253,7 @@ def placed(
     """
     fragment = fragment or design.fragment
     for inner, _, _ in fragment.subfragments:
-        name = design.fragments[inner].name[-1]
+        name = legal(design.fragments[inner].name[-1])
         if isinstance(inner, MemoryInstance):
             words, bits = depth_and_width(inner)
             sizes = {"words": words, "bits": bits, "lanes": 1, "ports": "fifo", "protect": "none"}

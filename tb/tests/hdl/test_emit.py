@@ -291,6 +291,14 @@ def test_manifest_lists_every_memory(changes):
     assert {m["ports"] for m in unit.manifest["memories"]} == {"1rw", "1r1w", "fifo"}
 
 
+def test_a_memory_is_named_as_in_the_verilog():
+    """That of programs has a name that SystemVerilog reserves, so that the text has another."""
+    unit = tiny("sequencer")
+    log = read(unit, "proc", "flatten", "memory_collect", "select -list t:$mem_v2")
+    found = set(re.findall(r"^sequencer/(\S+)\.mem$", log, re.M))
+    assert found == {m["name"] for m in unit.manifest["memories"] if m["module"]} == {"program_"}
+
+
 def test_memories_can_be_left_to_macros(tmp_path):
     """A black box takes the place of each kind; with the bodies back the unit is the one that is emitted whole."""
     whole, left = tiny("dre"), emit("dre", preset("tiny").core.dre, memory_bodies=False)
