@@ -257,8 +257,18 @@ def chosen(p: WtuParams, e: dict) -> list[RowSelection]:
     return [select(*row, params_of(p, e["ratio"]), own or None) for row, own in rows]
 
 
+def freed(p: WtuParams, e: dict, got: dict) -> list[int]:
+    """The cycles in which a place of the ring must be free again: each word of a context that streams is done."""
+    streams = [
+        not c["counts"][0]["keep"] for c in e["contexts"] for words in c["rows"] for _ in range(p.readings * len(words))
+    ]
+    return [cycle for cycle, leaves in zip(got["taken"], streams, strict=True) if leaves]
+
+
 def differs(p: WtuParams, e: dict, got: dict) -> str:
-    """What is wrong with the beats; empty if nothing is."""
+    """What is wrong with the beats, and with the places that the ring gives back; empty if nothing is."""
+    if got["freed"] != freed(p, e, got):
+        return f"places are free again in cycles {got['freed']}"
     beats = iter(got["beats"])
     for r, ((codes, _), want) in enumerate(zip(rows_of(e), chosen(p, e), strict=True)):
         mask = np.zeros(p.clusters, bool)
@@ -367,7 +377,7 @@ def check_counts_that_come_while_rows_run(size):
     early = 0  # episodes whose first row begins before all its counts have come
     for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
         assert not differs(p, e, got)
-        assert got["perf"]["waits"], "no word waited for its counts"
+        assert 0 < got["perf"]["waits"] <= got["taken"][-1], "words waited for their counts never, or too long"
         early += got["taken"][0] < got["counted"][len(e["contexts"][0]["counts"]) - 1]
     assert early, "all counts came before the row"
 
