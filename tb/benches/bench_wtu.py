@@ -6,7 +6,7 @@ from openvrex.hdl.params import ScoreFormat, WtuParams
 from openvrex.hdl.retrieval.wtu import Wtu
 from openvrex.hdl.retrieval.wtu_lanes import beat_layout, count_layout, row_layout
 from openvrex.tb.library.runner import config, result
-from openvrex.tb.library.streams import Bench, Sink, Source
+from openvrex.tb.library.streams import Bench, Sink, Source, level_of
 
 
 @cocotb.test()
@@ -28,6 +28,8 @@ async def rows(dut):
     if budgets:
         budgets.sink = sink
         bench.streams.append(budgets)
+    freed = _Freed(dut)
+    bench.streams.append(freed)
     await bench.start()
     results = []
     for e in c["episodes"]:
@@ -42,6 +44,7 @@ async def rows(dut):
             {
                 "counted": list(counts.sent),
                 "taken": list(source.sent),
+                "freed": freed.cycles,
                 "cycles": [cycle for cycle, _ in sink.got],
                 "beats": sink.values,
                 "perf": bench.counters(Wtu.counters()),
@@ -81,6 +84,25 @@ class _Budgets:
     def _set(self) -> None:
         budget = self.rows[min(self.ended, len(self.rows) - 1)]
         self.on.value, self.value.value = int(budget > 0), max(0, budget - 1)
+
+
+class _Freed:
+    """Records the cycles in which the unit says that a place of the ring of counts is free again."""
+
+    def __init__(self, dut):
+        self.used, self.cycles = dut.used, list[int]()
+
+    def drive(self, rng) -> None:
+        """Nothing to drive."""
+
+    def sample(self, cycle: int) -> None:
+        """Record a pulse."""
+        if level_of(self.used):
+            self.cycles.append(cycle)
+
+    def reset(self) -> None:
+        """Forget the pulses so far."""
+        self.cycles = []
 
 
 async def _play(bench: Bench, p: WtuParams, e: dict, cut: int, counts: Source, source: Source, sink: Sink) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any, Self
 
@@ -142,6 +143,43 @@ def covering(p: MaskParams, seed: int, n: int) -> Frames:
     return out
 
 
+def decisive(p: MaskParams, seed: int, n: int) -> Frames:
+    """Frames that one block or none decides, upon still ones that cover the picture: any lost bit of a number shows.
+
+    In half of the frames a block just covers a patch's centre, with a vector at the limit or just above it, or a power
+    of two. In the others three blocks move, which along one axis just miss a centre, or are a power of two of cells
+    away. Every fifth picture has another size, and half of these are often small.
+    """
+    rng, out = Random(seed), []
+    most, top, low, high = (1 << p.size_bits) - 1, (1 << 2 * p.tau_bits) - 1, -(1 << 15), (1 << 15) - 1
+    for k in range(n):
+        if k % 5 == 0:
+            width, height = (rng.randint(1, most >> rng.choice([0, rng.randrange(p.size_bits)])) for _ in range(2))
+            at = [centres(size, p.grid) for size in (width, height)]
+            tiles = list(product(*({CELL * int(c) // TILE * TILE for c in cells} for cells in at)))
+        missed = rng.choice(["x", "y", None, None])
+        long, short = (1 << rng.randrange(16), rng.randrange(4)), [rng.randrange(1 << p.tau_bits) for _ in range(2)]
+        vector = (low, 0) if missed else rng.sample(rng.choice([long, short, short]), 2)
+        own = np.zeros(3 if missed else 1, BLOCK)
+        for b in own:
+            for axis, side, cells in zip("xy", "wh", at, strict=True):
+                b[side] = rng.choice([*LENGTHS, rng.randrange(1, 256)])
+                span = max(1, int(b[side]) // CELL)
+                away = [-1, span, *[rng.choice([-1, 1]) << rng.randrange(13)] * 2]
+                behind = rng.choice(away if axis == missed else [0, span - 1])
+                b[axis] = max(low, min(CELL * (int(rng.choice(cells)) - behind) + rng.randrange(CELL), high))
+            b["dx"], b["dy"] = (max(low, min(rng.choice([-1, 1]) * d, high)) for d in vector)
+        ground = np.zeros(min(len(tiles), (1 << p.block_bits) - 1 - len(own)), BLOCK)
+        ground["x"], ground["y"] = np.transpose(tiles[: len(ground)])
+        ground["w"] = ground["h"] = TILE
+        squared = sum(d * d for d in vector)
+        limit = max(0, min(squared - rng.choice([0, 1, 1]), top))
+        threshold = max(0, min(int(PARTS * squared**0.5) - rng.choice([0, 1]), (PARTS << p.tau_bits) - 1))
+        command = Command(width, height, limit, False, True, False, threshold)
+        out.append((command, np.concatenate(rng.choice([(own, ground), (ground, own)]))))
+    return out
+
+
 def beats(p: MaskParams, frames: Frames) -> list[dict]:
     """The beats of `f`."""
     fields = set(frame_layout(p).members) - {"blocks"}
@@ -201,7 +239,8 @@ class RandomTraffic(StressTraffic):
     def random(cls, rng: Random) -> Self:
         p = SIZES[rng.choice(list(SIZES))]
         stalls = [(stall_rate(rng), stall_rate(rng), stall_rate(rng)) for _ in range(3)]
-        return cls(p, stream(p, rng.getrandbits(31), 200) + covering(p, rng.getrandbits(31), 100), stalls)
+        kinds = [(stream, 100), (covering, 100), (decisive, 100)]
+        return cls(p, [f for kind, n in kinds for f in kind(p, rng.getrandbits(31), n)], stalls)
 
     def play(self) -> Any:
         return run(emitted(self.p), self.p, [episode(self.p, self.frames, self.stalls)])
@@ -217,7 +256,8 @@ def check_equals_golden_and_time_view(size):
     Between these, resets in flight cut episodes: while the unit measures a picture, takes blocks and offers rows.
     """
     p = SIZES[size]
-    stalled, steady = stream(p, 1, 60) + covering(p, 2, 30), covering(p, 3, 30) + stream(p, 4, 60)
+    stalled = stream(p, 1, 60) + covering(p, 2, 30) + decisive(p, 5, 200)
+    steady = covering(p, 3, 30) + stream(p, 4, 60) + decisive(p, 6, 400)
     cut = [episode(p, stream(p, n, 20), STALLS[:1], n) for n in (2, p.grid + 3, 97)]
     results = run(emitted(p), p, [cut[0], episode(p, stalled, STALLS), *cut[1:], episode(p, steady)])
     check_beats(p, stalled, results[0])

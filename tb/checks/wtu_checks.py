@@ -230,6 +230,30 @@ def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) ->
     return out
 
 
+def filled(p: WtuParams, ratio: int, n: int) -> dict:
+    """Rows that begin with a word of clusters in all lanes; lighter ones fill Sum up so that it is the largest with
+    which that word exceeds Th, or one more. Any bit that a sum of any weight loses or gains shows.
+    """
+    rng, values = np.random.default_rng(ratio), value(np.arange(1 << p.score.bits), p.score)
+    most, contexts = (1 << p.count_bits) - 1, []
+    while len(contexts) < n:
+        heavy = rng.random() < 0.5
+        top = int(rng.integers(3 * len(values) // 4 if heavy else 2, len(values)))
+        first = top - rng.integers(0, rng.choice([1, top // 16 + 1]), p.n_w, endpoint=True).clip(0, top - 2)
+        counts = rng.integers(1, most if heavy else 1 << rng.integers(1, p.count_bits + 1), p.n_w, endpoint=True)
+        weight = int((values[first] * counts).sum())
+        for more in (0, 1):
+            rest, below, fill = -(-weight * 65536 // ratio) - 1 + more - weight, int(first.min()), []
+            while rest > 0 and below > 1 and len(fill) < p.clusters - p.n_w:
+                below = min(below - 1, int(np.searchsorted(values, rest, "right")) - 1)
+                fill.append((below, min(most, rest // int(values[below]))))
+                rest -= int(values[below]) * fill[-1][1]
+            if rest == 0:
+                codes, held = np.array([*zip(first, counts, strict=True), *rng.permutation(fill)]).reshape(-1, 2).T
+                contexts.append(context(rng, p, held, [codes]))
+    return own_episode(p, ratio, contexts)
+
+
 def run(e, p: WtuParams, episodes: list[dict], seed=1, waves=True) -> list[dict]:
     keep = [
         x | {"contexts": [{k: c[k] for k in ("counts", "rows")} for c in x["contexts"]]} for x in episodes
@@ -257,8 +281,18 @@ def chosen(p: WtuParams, e: dict) -> list[RowSelection]:
     return [select(*row, params_of(p, e["ratio"]), own or None) for row, own in rows]
 
 
+def freed(p: WtuParams, e: dict, got: dict) -> list[int]:
+    """The cycles in which a place of the ring must be free again: each word of a context that streams is done."""
+    streams = [
+        not c["counts"][0]["keep"] for c in e["contexts"] for words in c["rows"] for _ in range(p.readings * len(words))
+    ]
+    return [cycle for cycle, leaves in zip(got["taken"], streams, strict=True) if leaves]
+
+
 def differs(p: WtuParams, e: dict, got: dict) -> str:
-    """What is wrong with the beats; empty if nothing is."""
+    """What is wrong with the beats, and with the places that the ring gives back; empty if nothing is."""
+    if got["freed"] != freed(p, e, got):
+        return f"places are free again in cycles {got['freed']}"
     beats = iter(got["beats"])
     for r, ((codes, _), want) in enumerate(zip(rows_of(e), chosen(p, e), strict=True)):
         mask = np.zeros(p.clusters, bool)
@@ -353,6 +387,7 @@ def check_every_bit_of_a_weight_decides(size):
     episodes += [own_episode(p, 52429, [full])]
     episodes += [e for ratio, least in ((32769, 1 << 31), (32767, 1 << 20)) for e in balanced(p, ratio, least)]
     episodes += [e for ratio in (32768, 39322, 45875, 19661, 58982) for e in balanced(p, ratio, one_bin=True)]
+    episodes += [filled(p, ratio, 60) for ratio in (32768, 49152, 19661)]
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
 
@@ -367,7 +402,7 @@ def check_counts_that_come_while_rows_run(size):
     early = 0  # episodes whose first row begins before all its counts have come
     for e, got in zip(episodes, run(emitted(p), p, episodes), strict=True):
         assert not differs(p, e, got)
-        assert got["perf"]["waits"], "no word waited for its counts"
+        assert 0 < got["perf"]["waits"] <= got["taken"][-1], "words waited for their counts never, or too long"
         early += got["taken"][0] < got["counted"][len(e["contexts"][0]["counts"]) - 1]
     assert early, "all counts came before the row"
 
