@@ -62,7 +62,8 @@ def test_counts_are_recorded(tmp_path, monkeypatch):
     run = vrex("dev", "prove", "cluster_set", "--cones", "--record", "--json")
     (found,) = json.loads(run.stdout).values()
     assert found["inside"] == found["registers"] > 10
-    assert campaign_results.load() == {"cluster_set": {"cones": found | campaign_results.measured_at()}}
+    facts = campaign_results.measured_at() | {"verilog": campaign_results.hardware("cluster_set")}
+    assert campaign_results.load() == {"cluster_set": {"cones": found | facts}}
 
 
 @pytest.mark.parametrize("unit", ALL)
