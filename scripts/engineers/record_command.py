@@ -307,7 +307,7 @@ DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 # access times of its memories, which ABC does not know, come on top.
 DRE_TARGET, LXE_TARGET = 500, 600
 EXECUTION = ("dpe", "vpe", "loader", "storer", "sequencer")
-SHELL = ("retriever", "feeder", "arbiter", "motion_mask", "dre_ip")  # beside and around the others
+OTHERS = ("retriever", "feeder", "arbiter", "motion_mask", "dre_ip")  # beside and around the others
 # Units that other presets have otherwise than `core`: an expander of weights, whole buckets, residuals, entries of 4
 # bits, several cores.
 ELSEWHERE = (
@@ -320,7 +320,7 @@ ELSEWHERE = (
 CLOCKED = (
     ("dre", DRE_TARGET),
     *((unit, LXE_TARGET) for unit in EXECUTION),
-    *((unit, DRE_TARGET) for unit in SHELL),
+    *((unit, DRE_TARGET) for unit in OTHERS),
     *((f"{unit} --preset {where}", target) for unit, where, target in ELSEWHERE),
 )
 SCANNED = ("hcu", "cluster_set", "table_port")
@@ -407,7 +407,7 @@ MEASURED = {
             for unit, target in CLOCKED
             for node in ("", " --node 14")
         ),
-        (*DRE, *EXECUTION, *SHELL, *(f"{unit} of {where}" for unit, where, _ in ELSEWHERE)),
+        (*DRE, *EXECUTION, *OTHERS, *(f"{unit} of {where}" for unit, where, _ in ELSEWHERE)),
         _clock,
     ),
     "macros": Result((("embedded", "size macros"),), (), _first, ()),

@@ -22,7 +22,7 @@ from openvrex.hdl.retrieval.kvmu_layouts import (
 )
 from openvrex.hdl.retrieval.table_client import put_layout
 
-IDLES = 3  # cycles without a stall in which a set may go on without an event
+IDLES = 1  # cycle without a stall in which a set may go on without an event
 
 
 class WalkSpec(wiring.Component):
@@ -237,7 +237,7 @@ class WalkMonitor(wiring.Component):
         claims = [
             (~ask.valid | Mux(further, spec.ask_due & block, ahead & may), "an ask that is not due"),
             (~takes | (may & (beat.empty | row)), "a cluster is taken without its row"),
-            (~(row & ~takes), "a row of no cluster"),
+            (~row | takes, "a row of no cluster"),
             (~unit.o.valid | spec.range_due, "a range that is not due"),
             (~(unit.o.valid & spec.range_due) | (unit.o.payload == spec.range), "another range"),
             (pops == spec.pops, "a row stays until its last range is taken"),

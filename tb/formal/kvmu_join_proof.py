@@ -45,7 +45,8 @@ class JoinMonitor(wiring.Component):
     """A KVMU of free parts, with free answers and stalls, and resets at any time.
 
     claim : "reads", "rows" or "writes": what is claimed
-    reach : the claim is that no item of the placer comes right before one of the walk, which must fail.
+    reach : the claim is that a case never happens, which must fail: an item of the placer comes before one of the walk;
+        all places of rows are taken; placer and walk write at once
     """
 
     def __init__(self, p: KvmuParams, claim: str, reach: bool = False):
@@ -70,10 +71,11 @@ class JoinMonitor(wiring.Component):
             unit.m.put.ready.eq(self.puts),
             self.parts[PLACER].clears.eq(clears),
         ]
+        self.cases: dict[str, Value] = {}
         reads, rows = self._reads(m, clears)
-        if not self.reach:
-            for claim, what in {"reads": reads, "rows": rows, "writes": self._writes(m)}[self.claim]:
-                m.d.comb += Assert(claim, what)
+        claims = {"reads": reads, "rows": rows, "writes": self._writes(m)}[self.claim]
+        for claim, what in [(~self.cases[self.claim], "the case")] if self.reach else claims:
+            m.d.comb += Assert(claim, what)
         return m
 
     def _reads(self, m: Module, clears: Signal) -> tuple[list[tuple[Value, str]], list[tuple[Value, str]]]:
@@ -127,10 +129,8 @@ class JoinMonitor(wiring.Component):
             ~clears & _is(self.ask2, Item.ROW, Item.NEXT, *([Item.RING] if p.kept else [])),
         )
         m.d.comb += [own.eq(one & (count != depth)) for own, one in zip(may, legal, strict=True)]
-        if self.reach:
-            behind = line[Mux(first == depth - 1, 0, first + 1)]
-            both = came & (count > 1) & (owner == PLACER) & (behind.of == WALK)
-            m.d.comb += Assert(~both, "one behind another")
+        behind = line[Mux(first == depth - 1, 0, first + 1)]
+        self.cases["reads"] = came & (count > 1) & (owner == PLACER) & (behind.of == WALK)
         placer, counts, walk = parts
         word = Value.cast(counts.came.counts)
         in_order = (count > owed) & (port.ask.payload == offered.ask)
@@ -173,6 +173,7 @@ class JoinMonitor(wiring.Component):
             with m.If(came & (owner == WALK) & (item == Item.RING)):
                 m.d.sync += place.eq(self.data)
             m.d.comb += span.kept.eq(place)
+        self.cases["rows"] = there == p.rows
         m.d.sync += there.eq(there + keeps - pops)
         with m.If((there == 0) & ~keeps):
             m.d.sync += clears.eq(self.clears)
@@ -191,15 +192,17 @@ class JoinMonitor(wiring.Component):
     def _writes(self, m: Module) -> list[tuple[Value, str]]:
         """Writes of the placer, with `kept` also of the walk; an offer stays."""
         port, parts = self.unit.m.put, [self.parts[PLACER], *([self.parts[WALK]] if self.p.kept else [])]
-        claims, goes = [], []
+        claims, goes, offers = [], [], []
         for k, part in enumerate(parts):
             free, held = self.put0 if k == 0 else self.put2, Signal(name=f"write{k}_held")
             kept = Signal(free.shape(), name=f"write{k}")
             with m.If(~held | part.put.ready):
                 m.d.sync += [held.eq(self.writes[k]), kept.eq(free)]
             m.d.comb += [part.put.valid.eq(held), part.put.payload.eq(kept)]
+            offers.append(held)
             goes.append(held & part.put.ready)
             claims.append((~goes[k] | (port.payload == kept), "another write"))
+        self.cases["writes"] = Cat(offers).all()
         offered, before = Signal(), Signal(port.payload.shape())
         m.d.sync += [offered.eq(port.valid & ~port.ready), before.eq(port.payload)]
         stays = ~offered | (port.valid & (port.payload == before))

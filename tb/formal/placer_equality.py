@@ -20,7 +20,7 @@ from openvrex.hdl.retrieval.placer import Placer
 from openvrex.tb.formal.placer_spec import PlacerSpec
 
 OWED = 3  # most reads in flight, but in a CLEAR
-IDLES = 4  # cycles without a stall in which a beat may go on without an event
+IDLES = 2  # cycles without a stall in which a beat may go on without an event
 
 
 class PlacerMonitor(wiring.Component):
