@@ -45,7 +45,8 @@ class Lxe(Composite):
     makes the LXE ready again.
 
     Corner cases: the activations have two writers; where both write in one cycle, the loader goes first. A START while
-    a program runs waits.
+    a program runs waits. At DONE the VPE has taken all words, and may still compute its last VECTOR: the next program's
+    first one waits for it.
 
     Scratchpad: the DPE's weights and activations, the VPE's banks, the program: `core` has 256 + 64 + 40 + 16 KB, and
     8 KB of queues, of the paper's 384 KB.
@@ -234,7 +235,7 @@ class Lxe(Composite):
         flows = (loader.c, loader.r, loader.v, storer.c, storer.i, storer.b, multiplier.i, dpe.c, dpe.o, vpe.c)
         flows += (sequencer.retrieve, storer.d)
         multiplies = multiplier.busy & ~(dpe.o.valid & ~dpe.o.ready)
-        waiting = reduce(or_, (queue.r_rdy for queue in queues))
+        waiting = reduce(or_, (queue.level.any() for queue in queues))  # `r_rdy` rises two cycles after a word comes
         m.d.comb += [
             sequencer.moved.eq(Cat(multiplies, *(f.valid & f.ready for f in flows)).any()),
             sequencer.busy[_BIT[Engine.VECTOR]].eq(waiting | dpe.o.valid),

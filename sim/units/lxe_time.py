@@ -118,6 +118,8 @@ def _equal(keys: np.ndarray, starts: list[int]) -> list[Stretch]:
 class LxeTime:
     """Time view of `hdl.execution.lxe.Lxe` with a memory that takes a burst and a beat in each direction every cycle.
 
+    A program finds the VPE idle.
+
     latency : cycles of the memory, as in `LoaderTime` and `StorerTime`
     rounds : number of rounds of a long loop to play
 
@@ -196,6 +198,7 @@ class Run:
         self.routes = Queue(ROUTES)  # VECTORs that take words
         self.route: list[list[int]] = []  # of each of these: source of its words, words left
         self.to_dpe: list[int] = []  # cycle in which each MUL is offered to the DPE
+        self.read: list[int] = []  # cycle in which the DPE has read each MUL's words
         self.head: tuple[int, int] | None = None  # VECTOR offered to the VPE, and the first cycle of the offer
         self.works: dict[tuple, Work] = {}
         executed, started, finished = np.zeros((3, len(steps)), np.int64)
@@ -354,6 +357,7 @@ class Run:
             if not c["skip"]:
                 end = yield from self.dpe.command(c, self.to_dpe[commands], self.results)
                 end += TO_READ - 1
+                self.read.append(end + 1)
                 commands += 1
             self.finish("mul", given[n], max(end + 1, done[-1] + 1 if done else 0))
 

@@ -10,7 +10,7 @@ import numpy as np
 from openvrex.golden.arithmetic.state_space import StateSpaceParams
 from openvrex.golden.program.isa import Instruction, Status, encode
 from openvrex.hdl.emit import Emitted
-from openvrex.hdl.params import override, preset
+from openvrex.hdl.params import ParamError, override, preset
 from openvrex.sim.units.lxe_time import Run
 from openvrex.sim.units.sequencer_time import trace
 from openvrex.tb.checks.lxe_time_checks import COUNTERS, events
@@ -50,11 +50,16 @@ class RandomTraffic(StressTraffic):
 
     @classmethod
     def random(cls, rng: random.Random) -> Self:
-        seed, segments = rng.getrandbits(31), rng.choice((1, 2))
-        sizes = StateSpaceParams(rng.choice((1, 2)), rng.choice((2, 4, 8)), rng.randint(1, 4), seed)
-        width = rng.choice((4, 8, 12)) * segments
-        own = BranchRun(params().lxe_format(), width, rng.randint(1, 5), sizes, segments)
-        return cls.of(own, own.plan.program(), rng.randint(1, 3), rng.choice((1, 7, 20, 60)), seed)
+        while True:
+            seed, segments = rng.getrandbits(31), rng.choice((1, 2))
+            sizes = StateSpaceParams(rng.choice((1, 2)), rng.choice((2, 4, 8)), rng.randint(1, 4), seed)
+            width = rng.choice((4, 8, 12)) * segments
+            own = BranchRun(params().lxe_format(), width, rng.randint(1, 5), sizes, segments)
+            passes, latency = rng.randint(1, 3), rng.choice((1, 7, 20, 60))
+            try:
+                return cls.of(own, own.plan.program(), passes, latency, seed)
+            except ParamError:  # the program is longer than the core's memory of programs
+                continue
 
     @classmethod
     def of(cls, own: BranchRun, program: list[Instruction], passes: int, latency: int, seed: int) -> Self:

@@ -28,8 +28,7 @@ COUNTERS = {
 
 def events(run: Run) -> dict[str, list[int]]:
     """Events of each counter by the time view."""
-    load, store, steps = run.loader.out, run.storer.out, run.steps
-    reads = [c for c, k in zip(run.done["mul"], run.given["mul"], strict=True) if not steps[k].beat["skip"]]
+    load, store = run.loader.out, run.storer.out
     return {
         "sequencer.instructions": run.out.executed.tolist(),
         "loader.instructions": load.done,
@@ -40,7 +39,7 @@ def events(run: Run) -> dict[str, list[int]]:
         "storer.bursts": [c - 1 for c in store.bursts],
         "storer.beats": [c - 1 for c in store.beats],
         "storer.words": store.words,
-        "dpe.commands": reads,
+        "dpe.commands": run.read,
         "dpe.results": run.results.taken,
         "vpe.instructions": run.vpe.out.c,
         "vpe.loads": run.vpe.out.i,

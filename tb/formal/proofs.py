@@ -37,6 +37,7 @@ from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.count_stream_equality import CountsMonitor
 from openvrex.tb.formal.fetch_equality import MergerMonitor, WalkMonitor
 from openvrex.tb.formal.guard_proof import GuardMonitor
+from openvrex.tb.formal.halt_proof import HaltMonitor, LxeMonitor
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.interleaver_proof import InterleaverMonitor
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
@@ -459,6 +460,10 @@ def _stuck(reach: bool) -> StuckMonitor:
     return StuckMonitor(unit_of("sequencer"), reach)
 
 
+def _halts(reach: bool) -> HaltMonitor:
+    return HaltMonitor(unit_of("sequencer"), reach)
+
+
 @contextmanager
 def _short() -> Iterator[None]:
     """A sequencer in which any semaphore may have a signal, and whose watchdog ends soon."""
@@ -501,6 +506,13 @@ def _rest() -> Iterator[Goal]:
     for size, p in (("2 x 2 patches", SMALL), ("the same with residuals", RESIDUALS)):
         mask = partial(GrowthMonitor, p)
         yield Goal("motion_mask", "no token leaves a GOP's mask", size, mask, _TWICE, 30, merge=False)
+    steady = partial(patch, "openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores)
+    at_once = (r"connect \\A \\drained \[0\]", r"connect \\A 1'1")  # HALT waits for nobody
+    claim = "DONE comes when no engine is busy"
+    yield Goal("sequencer", claim, "queues of 1", _halts, at_once, 30, MEMORIES, False, within=steady)
+    rooms = (r"connect \\A \\level \[2:0\]", r"connect \\A 3'000")  # VECTORs that wait are not told
+    words = partial(LxeMonitor, small().core)
+    yield Goal("lxe", "the VPE is busy while a VECTOR waits for words", "queues of 2", words, rooms, 30, merge=False)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
     lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest number always comes first

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from openvrex.golden.arithmetic.vector import Source
 from openvrex.golden.program.isa import Instruction, Opcode, Status, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.sim.units.lxe_time import LxeTime, Run
@@ -32,6 +33,25 @@ def test_random_programs(latency):
     for k, (program, run) in enumerate(zip(programs, got, strict=True)):
         assert run["status"]["code"] == Status.DONE, f"program {k}"
         assert not differences(timed(program, latency), run), f"program {k}"
+
+
+def test_halt_waits_for_words():
+    """The last VECTOR goes to the VPE while nothing else is under way but the product whose result it waits for."""
+    programs = []
+    for words in range(1, 17):
+        one = Program(words)
+        one.out.clear()
+        one.vector(words, a=Source.BANK)
+        one.add(Opcode.MUL, start=1, end=1)
+        one.vector(1, a=Source.STREAM, wide=1)
+        one.add(Opcode.HALT)
+        programs.append(one.out)
+    waits = 0
+    for program, run in zip(programs, play(emitted(), programs, 1), strict=True):
+        want = timed(program, 1)
+        assert not differences(want, run)
+        waits += want.done["mul"][-1] + 1 < want.out.finished[-2] < want.results.taken[-1]
+    assert waits > 4
 
 
 def layer() -> tuple[LayerPlan, dict[int, int]]:

@@ -69,9 +69,9 @@ def test_a_history_branch_equals_golden_and_time_view(record_property):
 MUTANTS = {
     "$and 1.555b501f: A[0] inv": "words for instructions that take none",
     "$mux 0.b33c5658: S[0] inv": "words of the other source",
-    "$and 1.c4278327: B[0] const1": "a loaded word is gone with every word",
+    "$and 1.b008043a: B[0] const1": "a loaded word is gone with every word",
     "$and 1.012bc479: B[0] const1": "so is a result",
-    "$and 1.a3a0e20b: B[0] const1": "an instruction is gone with its first word",
+    "$and 1.41e55e40: B[0] const1": "an instruction is gone with its first word",
     "$mux 0.49def16b: S[0] inv": "a word for X has the other writer's address",
     "instance 0.511c5c64: fault_bus[0] const0": "a fault of the bus is lost",
     "instance 0.511c5c64: fault_range[0] const0": "a fault of an address is lost",
