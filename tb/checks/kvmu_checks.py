@@ -1,6 +1,7 @@
 """Checks of the KVMU, shared by tests, mutants, coverage and stress: every beat and every write against golden."""
 
 import random
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -269,7 +270,8 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
         if beat["op"] == CLEAR:
             assert not any(start < c <= end for c in got["f"]), "a fetch begins beside a CLEAR"
             r.bins |= {"fetch_behind_clear"} if end + 1 in got["f"] else set()
-        puts = [((Item(k), ctx, index), v) for c, k, ctx, index, v in of_a if start < c <= end]
+        lies = slice(*(bisect_right(of_a, c, key=lambda put: put[0]) for c in (start, end)))
+        puts = [((Item(k), ctx, index), v) for _, k, ctx, index, v in of_a[lies]]
         assert len(puts) == len(writes), "each change is written once"
         assert dict(puts) == writes
         for move in moved:
@@ -277,7 +279,7 @@ def check(p: KvmuParams, e: dict, got: dict, replay: Replay | None = None) -> Re
             assert x == move
             assert start < at < end, "the move comes before the reply"
             wipes = beat["op"] == CLEAR
-            until = (max if wipes else min)(c for c, *_ in of_a if start < c <= end)
+            until = (max if wipes else min)(c for c, *_ in of_a[lies])
             assert at < until, (
                 "the block is wiped before it is free" if wipes else "the move comes before a fetch sees it"
             )
@@ -307,7 +309,7 @@ def check_words(r: Replay, e: dict, got: dict) -> None:
     puts = [put for put in got["puts"] if put[1] == Item.COUNT]
     asks = bulk_asks(e, got)
     switches = [(beat, got["w"][i][0], got["a"][i]) for i, beat in enumerate(e["a"]) if beat["op"] == SWITCH]
-    appends = [(got["a"][i], got["w"][i][0]) for i, beat in enumerate(e["a"]) if beat["op"] == APPEND]
+    served = _Served(e, got)
     fills = [_fill(p, beat["clusters"]) for beat, *_ in switches]
     starts = [
         sum(ask[0] < reply for ask in asks) - len(fill) for fill, (_, reply, _) in zip(fills, switches, strict=True)
@@ -330,7 +332,8 @@ def check_words(r: Replay, e: dict, got: dict) -> None:
             lines = [some[j : j + p.count_lanes] for j in range(0, len(some), p.count_lanes)]
             bins |= {"part_word"} if len(lines[-1]) < p.count_lanes else set()
             bins |= {"rounds"} if k and at == 0 else set()
-            bins |= {"roll_beside_append"} if any(start < ask[0] < end for start, end in appends) else set()
+            beside = served.beat(ask[0])
+            bins |= {"roll_beside_append"} if beside and beside["op"] == APPEND else set()
             lines[-1] += [0] * (p.count_lanes - len(lines[-1]))
             words += [{"counts": x, "first": int(k == j == 0), "keep": int(keep)} for j, x in enumerate(lines)]
             at = 0 if at + p.read_counts >= size else at + p.read_counts
@@ -399,6 +402,18 @@ def _reads(e: dict, got: dict) -> list[tuple[int, int, int]]:
     return out
 
 
+class _Served:
+    """The beats of `a` of an episode by cycle: each is served from the cycle in which it comes to that of its reply."""
+
+    def __init__(self, e: dict, got: dict):
+        self.beats, self.starts, self.ends = e["a"], got["a"], [reply[0] for reply in got["w"]]
+
+    def beat(self, cycle: int) -> dict | None:
+        """The beat that came before `cycle` and is answered behind it; one at most is served at a time."""
+        k = bisect_left(self.starts, cycle) - 1
+        return self.beats[k] if k >= 0 and cycle < self.ends[k] else None
+
+
 @dataclass
 class _Fetches:
     """The sets of an episode, and the bursts that they should give.
@@ -415,6 +430,17 @@ class _Fetches:
     first: int = 0
     near: list[bool] = field(default_factory=list)
     kept: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.served = _Served(self.e, self.got)
+        # Cycles by item, context and index, or by item and index.
+        self.asked: defaultdict[tuple, list[int]] = defaultdict(list)
+        self.put: defaultdict[tuple, list[tuple[int, int]]] = defaultdict(list)
+        for c, item, ctx, index, *_ in self.got["asks"]:
+            self.asked[item, ctx, index].append(c)
+            self.asked[item, index].append(c)
+        for c, item, ctx, index, value in self.got["puts"]:
+            self.put[item, ctx, index].append((c, value))
 
     def read(self, i: int, cycle: int) -> None:
         """The tables are asked for the row of beat i of `f`."""
@@ -453,10 +479,10 @@ class _Fetches:
     def _near(self, i: int) -> bool:
         """Whether the first block of beat i's cluster was kept when its place was asked for."""
         beat, p, got = self.e["f"][i], self.r.p, self.got
-        place = [Item.RING, beat["ctx"], kept_index(p, beat["cluster"])]
-        asked = max(c for c, *at, _ in got["asks"] if c <= got["f"][i] and at == place)
-        values = [v for c, *at, v in got["puts"] if c < asked and at == place]
-        return (values or [self.r.places.get(tuple(place[1:]), 0)])[-1] == 1 + beat["cluster"] // p.kept
+        place = Item.RING, beat["ctx"], kept_index(p, beat["cluster"])
+        asked = max(c for c in self.asked[place] if c <= got["f"][i])
+        values = [v for c, v in self.put[place] if c < asked]
+        return (values or [self.r.places.get(place[1:], 0)])[-1] == 1 + beat["cluster"] // p.kept
 
     def _kept_bins(self, want: list, keeps: list[int]) -> set[str]:
         """Bins of kept blocks that a set reaches."""
@@ -480,17 +506,18 @@ class _Fetches:
         key = Item.ROW, beat["ctx"], beat["cluster"]
         if beat["cluster"] not in r.kv.contexts[beat["ctx"]].clusters:
             bins.add("unknown_cluster")
-        changed = [c for c, *at, _ in got["puts"] if tuple(at) == key and got["f"][i] <= c < cycle]
+        changed = [c for c, _ in self.put[key] if got["f"][i] <= c < cycle]
         bins |= {"row_changes_before_it_is_read"} if changed else set()
-        for start, (end, _), b in zip(got["a"], got["w"], self.e["a"], strict=True):
-            if start < cycle < end and b["op"] == APPEND:
-                bins.add("append_meanwhile")
-                same = (b["ctx"], b["cluster"]) == (beat["ctx"], beat["cluster"])
-                bins |= {"opened_while_read"} if same and b["is_new"] else set()
+        b = self.served.beat(cycle)
+        if b and b["op"] == APPEND:
+            bins.add("append_meanwhile")
+            same = (b["ctx"], b["cluster"]) == (beat["ctx"], beat["cluster"])
+            bins |= {"opened_while_read"} if same and b["is_new"] else set()
         if len(ranges) > 1:
             blocks = [x.block for x in ranges[:-1]]
-            walked = [c for c, item, _, block, _ in got["asks"] if item == Item.NEXT and c > cycle and block in blocks]
-            within = walked and any(cycle < c < walked[len(blocks) - 1] for c in got["a"])
+            walked = sorted(c for block in set(blocks) for c in self.asked[Item.NEXT, block] if c > cycle)
+            behind = bisect_right(got["a"], cycle)  # the next beat of `a`
+            within = walked and behind < len(got["a"]) and got["a"][behind] < walked[len(blocks) - 1]
             bins |= {"append_within_cluster"} if within else set()
         return bins
 
