@@ -8,9 +8,9 @@ import typer
 
 from openvrex.golden.function_params import check
 from openvrex.scripts import console
-from openvrex.scripts.blocks.campaign_results import keep
+from openvrex.scripts.blocks.campaign_results import hardware, keep
 from openvrex.scripts.progress import Bar
-from openvrex.tb.campaigns.stress import SLOW, UNITS, campaign
+from openvrex.tb.campaigns.stress import SLOW, SUBJECT, UNITS, campaign
 
 
 def command(
@@ -24,7 +24,8 @@ def command(
 ) -> None:
     """Play long random traffic on units and compare every beat.
 
-    The command keeps its progress; a later run goes on from there.
+    The command keeps its progress; a later run on the same hardware goes on from there. Of traffic that fails it
+    tells the seed and the fewest parts that still fail, and leaves their waveforms.
     """
     check(n >= 1, "n", n, "must be at least 1")
     for name in unit or ():
@@ -35,7 +36,7 @@ def command(
             own = math.ceil(n / SLOW.get(name, 1))
             task = bar.add_task(name, total=own)
             try:
-                for done in campaign(name, own, out):
+                for done in campaign(name, own, out, hardware(SUBJECT.get(name, name))):
                     bar.update(task, completed=min(done, own))
             except AssertionError as e:
                 console.err.print(f"[red]{name}:[/] {e}", highlight=False, soft_wrap=True)

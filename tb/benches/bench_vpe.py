@@ -36,7 +36,8 @@ async def programs(dut):
         def done(e=e) -> bool:
             return not c.queue and not i.queue and len(o.got) == e["outputs"]
 
-        if await bench.play(stall, done, e["cut_at"], 30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000, 30):
+        limit = 30 * (len(e["c"]) + len(e["i"]) + e["outputs"]) + 2000
+        if await bench.play(stall, done, e["cut_at"], limit, 30 + e["c"][-1]["words"]):  # the last one may still run
             counts = bench.counters(Vpe.counters())
             results.append({"c": c.sent[:], "i": i.sent[:], "o": o.got[:], "perf": counts})
     result({"episodes": results})

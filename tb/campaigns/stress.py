@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from openvrex.tb.library.runner import waveforms_in
+
 MODULES = {"lxe": "lxe_time", "registers": "register"}  # programs in the cycles of the time view
 # "branch" is hybrid memory's history branch on an LXE, "registers" are programs that set registers by STORE, and
 # "clusters" are Mosaic's programs that make, split and extend clusters.
@@ -27,6 +29,7 @@ UNITS += (
     "dre_ip",
     "core_ip",
 )
+SUBJECT = dict.fromkeys(("registers", "branch", "clusters"), "lxe")  # on whose hardware these programs run
 # Transactions of a join are larger.
 SLOW = {"dre": 4, "lxe": 50, "registers": 50, "branch": 4, "clusters": 50, "core": 100, "core_ip": 200, "dre_ip": 100}
 
@@ -43,19 +46,32 @@ def play(unit: str, seed: int) -> int:
     return traffic.check(traffic.play())
 
 
-def campaign(unit: str, count: int, folder: Path) -> Iterator[int]:
+def explained(unit: str, seed: int, first: str, folder: Path) -> str:
+    """Play traffic that failed by `first` with the fewest parts that still do; which these are, and the waveforms."""
+    traffic = drawn(unit, seed)
+    kept = traffic.least()
+    with waveforms_in(folder):
+        why = traffic.of(kept).fails()
+    some = f", {traffic.PARTS} {', '.join(map(str, kept))} of {len(traffic.parts())}" if traffic.PARTS else ""
+    return f"seed {seed}{some}: {why or f'{first} (passes when it is played again)'}\nwaveforms: {folder}"
+
+
+def campaign(unit: str, count: int, folder: Path, hardware: str) -> Iterator[int]:
     """Play seeds 1, 2, ... until `count` transactions are compared; the number so far, after each. Raises as `play`.
 
-    `folder` keeps what was played, a line a seed, and a later campaign continues behind it.
+    `folder` keeps what was played, a line a seed, and a later campaign on the same hardware continues behind it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"{unit}.jsonl"
+    kept = folder / f"{unit}-{hardware[:12]}.jsonl"
     done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     total, seed = sum(d["transactions"] for d in done), len(done)
     yield total
     while total < count:
         seed += 1
-        n = play(unit, seed)
+        try:
+            n = play(unit, seed)
+        except AssertionError as e:
+            raise AssertionError(explained(unit, seed, str(e), folder / f"{unit}-{seed}")) from e
         with kept.open("a") as f:
             f.write(json.dumps({"seed": seed, "transactions": n}) + "\n")
         total += n

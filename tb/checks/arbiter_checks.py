@@ -271,6 +271,8 @@ def two_cores() -> list[dict]:
 class RandomTraffic(StressTraffic):
     """Four runs of 40 bursts a manager, with memory errors."""
 
+    PARTS = "runs"
+
     runs: list[Traffic]
 
     @classmethod

@@ -175,6 +175,8 @@ def traffic(size: str) -> list[dict]:
 class RandomTraffic(StressTraffic):
     """Six programs of 40 words each."""
 
+    PARTS = "episodes"
+
     size: str
     episodes: list
     words: int

@@ -214,6 +214,8 @@ def emitted(p: HcuParams):
 class RandomTraffic(StressTraffic):
     """Keys around a few centres, with commands, over a few contexts."""
 
+    PARTS = "beats"
+
     p: HcuParams
     seed: int
     th_hd: int

@@ -225,6 +225,8 @@ def timed(program: list[Instruction], latency: int, registers=None) -> Run:
 class RandomTraffic(StressTraffic):
     """Twelve programs of every kind of instruction, in the cycles of the time view."""
 
+    PARTS = "programs"
+
     programs: list[list[Instruction]]
     latency: int
 

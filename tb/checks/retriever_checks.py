@@ -109,6 +109,8 @@ def traffic(size: str) -> list[tuple[Episode, dict]]:
 class RandomTraffic(StressTraffic):
     """Eight episodes of 24 commands each, with random stalls of the memories. Answers come late in some."""
 
+    PARTS = "episodes"
+
     size: str
     episodes: list[tuple[Episode, dict]]
 

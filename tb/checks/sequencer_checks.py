@@ -197,6 +197,8 @@ def ended(run: dict) -> tuple[Status, int]:
 class RandomTraffic(StressTraffic):
     """Twelve programs with loops, semaphores and all engines' instructions. Registers are kept between them."""
 
+    PARTS = "programs"
+
     size: str
     programs: list[list[int]]
     delays: tuple[int, int]

@@ -129,6 +129,8 @@ def corners(size: str) -> list[dict]:
 class RandomTraffic(StressTraffic):
     """Six programs of 24 transfers each, with random stalls of the memory."""
 
+    PARTS = "cases"
+
     size: str
     cases: list[dict]
 

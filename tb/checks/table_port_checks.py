@@ -401,6 +401,8 @@ def check_reset_in_flight():
 class RandomTraffic(StressTraffic):
     """Eight episodes of 240 requests each, with random stalls and latencies."""
 
+    PARTS = "episodes"
+
     size: str
     episodes: list[Episode]
 

@@ -329,6 +329,8 @@ def times(p: WtuParams, e: dict, got: dict) -> list[tuple[int, int]]:
 class RandomTraffic(StressTraffic):
     """Four episodes of 300 rows each; in some, counts come while rows run."""
 
+    PARTS = "episodes"
+
     p: WtuParams
     episodes: list[dict]
 

@@ -1,12 +1,16 @@
 """Stress runs: a slice of each unit's, kept results, a failure that is told."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
+from openvrex.scripts.engineers import stress_command
 from openvrex.tb.campaigns import stress
 from openvrex.tb.campaigns.stress import UNITS, drawn, play
 from openvrex.tb.checks.clusters_checks import BINS as CLUSTERS
+from openvrex.tb.library.runner import waveforms_in
+from openvrex.tb.library.stress_traffic import StressTraffic
 from tb.tests.by_day import by_day
 from tb.tests.commands import tried, vrex
 
@@ -57,7 +61,15 @@ def test_a_campaign_goes_on_where_it_was(tmp_path, monkeypatch):
     assert seeds == [1, 2, 3, 4]
     run = vrex("dev", "stress", "hcu", "-n", "1", "-o", str(tmp_path), "--json")
     assert json.loads(run.stdout) == [{"unit": "hcu", "transactions": 160}]
-    assert [json.loads(line)["seed"] for line in (tmp_path / "hcu.jsonl").read_text().splitlines()] == [1, 2, 3, 4]
+    assert [json.loads(line)["seed"] for line in kept(tmp_path)] == [1, 2, 3, 4]
+    monkeypatch.setattr(stress_command, "hardware", lambda unit: "of tomorrow")
+    vrex("dev", "stress", "hcu", "-n", "40", "-o", str(tmp_path))
+    assert seeds == [1, 2, 3, 4, 1]
+
+
+def kept(folder) -> list[str]:
+    [one] = folder.glob("hcu-*.jsonl")
+    return one.read_text().splitlines()
 
 
 def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
@@ -66,13 +78,42 @@ def test_a_join_has_a_share_of_the_transactions(tmp_path, monkeypatch):
     assert "dre: 80 transactions as golden" in run.stdout
 
 
-def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
-    def broken(unit, seed):
-        assert not (tmp_path / "hcu.jsonl").exists(), "beat 7 differs"
+@dataclass
+class Sums(StressTraffic):
+    """Fails while 3 and 11 are among the numbers."""
+
+    PARTS = "numbers"
+    numbers: list[int]
+
+    @classmethod
+    def random(cls, rng):
+        return cls(list(range(20)))
+
+    def play(self):
+        return set(self.numbers)
+
+    def check(self, got):
+        assert not {3, 11} <= got, "beat 7 differs"
         return 40
 
-    monkeypatch.setattr(stress, "play", broken)
+
+def test_a_difference_is_told_and_what_was_good_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(stress, "drawn", lambda unit, seed: Sums([3, 4] if seed == 1 else list(range(20))))
     run = tried("dev", "stress", "hcu", "-n", "100", "-o", str(tmp_path))
     assert run.exit_code == 1
-    assert "hcu: beat 7 differs" in run.stderr
-    assert len((tmp_path / "hcu.jsonl").read_text().splitlines()) == 1
+    assert "hcu: seed 2, numbers 3, 11, 19 of 20: beat 7 differs" in run.stderr
+    assert str(tmp_path / "hcu-2") in run.stderr
+    assert len(kept(tmp_path)) == 1
+
+
+def test_what_passes_again_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(stress, "drawn", lambda unit, seed: Sums([1, 2]))
+    assert "seed 5, numbers 0, 1 of 2: it was X (passes when it is played again)" in stress.explained(
+        "hcu", 5, "it was X", tmp_path
+    )
+
+
+def test_runs_within_leave_waveforms(tmp_path):
+    with waveforms_in(tmp_path):
+        play("hcu", 1)
+    assert list(tmp_path.glob("*.gtkw"))
