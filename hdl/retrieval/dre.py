@@ -51,9 +51,10 @@ class Dre(Composite):
     block, and the KVMU lists the bursts of the set on `b`. Selections of the next block wait until the set is listed.
 
     Contexts. A key names its context, and all that the DRE knows of a context is in memory
-    (`golden.retrieval.table_layout`). A SWITCH on `k` reads the token counts of a context into the WTUs. Rows that are
-    offered after the SWITCH's reply on `w` was taken are of this context. A SWITCH waits until all rows before it are
-    selected and their sets listed. A context of more than `counts` clusters streams its counts from memory for every
+    (`golden.retrieval.table_layout`). A SWITCH on `k` reads the token counts of a context into the WTUs. It waits until
+    all rows that have begun or are on offer are selected and their sets listed, and no row begins until its reply on
+    `w` is taken: each row meets one context. Offer rows of the new one behind that reply; those before are of the old
+    one or wait, by the cycle. A context of more than `counts` clusters streams its counts from memory for every
     reading. All its rows go to the first WTU core, and it must get no key between its SWITCH and its rows.
 
     Order: a SWITCH reads the counts with every key before it on `k`. The fetch of a set covers the entries that are at
@@ -161,9 +162,11 @@ class Dre(Composite):
         rolls = self._share_counts(m, kvmu, wtus)
         # Rows go to the cores in turn. The fields that only the cluster set needs wait in `tags`, in row order.
         tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
-        self._give_rows(m, self._check_rows(m, kvmu), wtus, tags, rolls)
+        switches = Signal()  # a SWITCH is on offer to the KVMU or not replied to: no row begins
+        self._give_rows(m, self._check_rows(m, kvmu), wtus, tags, rolls, switches)
         self._join_rows(m, wtus, tags, union, rolls)
-        self._share_results(m, hcu, kvmu, ~tags.r_rdy & union.idle)
+        # `level` counts a row from the cycle behind its first word, `r_rdy` would a cycle later.
+        self._share_results(m, hcu, kvmu, ~tags.level.any() & union.idle & ~self.s.valid, switches)
         self._list_set(m, union, kvmu)
         parts = [hcu, *wtus, union, kvmu, tables]
         collect_errors(m, self, parts)
@@ -205,15 +208,23 @@ class Dre(Composite):
             self.bus_error.eq(tables.bus_error),
         ]
 
-    def _share_results(self, m: Module, hcu: Hcu, kvmu: Kvmu, listed: Value) -> None:
+    def _share_results(self, m: Module, hcu: Hcu, kvmu: Kvmu, listed: Value, switches: Signal) -> None:
         """Gives each answer of the HCU to `t` and to the KVMU: each takes it once, as soon as it can.
 
-        The KVMU gets a SWITCH once all sets of the context before are listed.
+        The KVMU gets a SWITCH once all sets of the context before are listed and no row is on offer.
         """
         joined = hcu.o.payload
         may_switch = Signal()
         held = Signal()  # the KVMU was offered the answer, and keeps the offer
-        m.d.comb += may_switch.eq((joined.op != SWITCH) | listed | held)
+        switching = Signal()  # it has taken a SWITCH
+        m.d.comb += [
+            may_switch.eq((joined.op != SWITCH) | listed | held),
+            switches.eq((kvmu.a.valid & (joined.op == SWITCH)) | switching),
+        ]
+        with m.If(kvmu.a.valid & kvmu.a.ready & (joined.op == SWITCH)):
+            m.d.sync += switching.eq(1)
+        with m.Elif(self.w.valid & self.w.ready & (self.w.payload.op == SWITCH)):
+            m.d.sync += switching.eq(0)
         m.d.sync += held.eq(kvmu.a.valid & ~kvmu.a.ready)
         takers = [(self.t, 1), (kvmu.a, may_switch)]
         taken = Signal(len(takers))
@@ -262,7 +273,13 @@ class Dre(Composite):
         return rolls
 
     def _give_rows(
-        self, m: Module, rows: wiring.PureInterface, wtus: list[Wtu], tags: SyncFIFOBuffered, rolls: Signal
+        self,
+        m: Module,
+        rows: wiring.PureInterface,
+        wtus: list[Wtu],
+        tags: SyncFIFOBuffered,
+        rolls: Signal,
+        switches: Signal,
     ) -> None:
         """Sends all readings of a row to the core whose turn it is, and its tag into `tags` with its first word."""
         readings = self.p.wtu.readings
@@ -275,7 +292,7 @@ class Dre(Composite):
         row_moves = Signal()
         row = rows.payload.row
         m.d.comb += [
-            open_.eq(~first | tags.w_rdy),
+            open_.eq(~first | (tags.w_rdy & ~switches)),
             row_moves.eq(rows.valid & rows.ready),
             tag_in.set_last.eq(rows.payload.set_last),
             tags.w_data.eq(tag_in),

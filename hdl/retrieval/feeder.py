@@ -148,7 +148,11 @@ class Feeder(Unit):
             with m.If(free):
                 m.d.sync += valid.eq(there)
             with m.If(loads):
-                m.d.sync += [at.eq(Mux(final, 0, at + 1)), s.row.keep.eq(d.keep), s.row.last.eq(final & d.row_last)]
+                m.d.sync += [
+                    at.eq(Mux(final, 0, at + 1)),
+                    s.row.keep.eq(d.keep[: n_w.bit_length() - 1]),
+                    s.row.last.eq(final & d.row_last),
+                ]
                 with m.Switch(at):
                     for part in range(parts):
                         with m.Case(part):

@@ -16,7 +16,8 @@ from openvrex.tb.library.table_bus import TableBus
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    "then" are beats of k that are offered once the last row has gone. A phase waits for its keys' replies on w, and for
+    "then" are beats of k that are offered once the last row has gone, and "late" is the number of cycles by which rows
+    come behind keys. A phase waits for its keys' replies on w, and for
     the last bursts of its "blocks" of rows. With "reset_at", it plays up to that cycle, resets, clears memory, and
     plays everything again.
 
@@ -61,6 +62,8 @@ async def phases(dut):
         if rows and p.wtu.budget:
             dut.budgeted.value, dut.budget.value = int(phase["budget"] > 0), max(0, phase["budget"] - 1)
         k.put(keys)
+        for _ in range(phase.get("late", 0)):
+            await step()
         s.put(rows)
         while not done():
             if bench.cycle - start >= c["limit"]:

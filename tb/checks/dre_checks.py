@@ -348,3 +348,31 @@ def check_first_rows_wait_for_the_cluster_set():
         assert spans == early, clusters
         waited |= {clusters} if early != s.phase_cycles(got["latency"])[1:] else set()
     assert waited == {1, 2, 5, 8}
+
+
+def check_a_row_meets_no_switch():
+    """Rows on offer around a SWITCH to another context: each is wholly of the context before, or of the one behind.
+
+    The two contexts have as many clusters, and counts that select different ones.
+    """
+    p, seen = override(preset("tiny"), [*SMALL, "counts=16"]).core.dre, []
+    unit, codes = emit("dre", p), np.full((1, 2), 1 << p.wtu.score.bits - 1)
+    s = Scenario(p, replace(p.function(), th_hd=1, ratio_q16=40000))
+    for ctx in (0, 1):
+        s.keys(ctx, [0, 3, *[3 * ctx] * 20])  # the first cluster has nearly all tokens, or the second
+    s.switch(0)
+    wants = []
+    for ctx in (0, 1):
+        s.switch(ctx)
+        s.query(codes)
+        wants.append(len(s.b))
+    config, n = s.config(), len(s.phases)
+    by_context = {0: s.b[: wants[0]], 1: s.b[wants[0] :]}
+    assert by_context[0] != by_context[1]
+    rows = s.phases[-1]
+    for late in range(40):
+        crossing = rows | {"keys": s.phases[n - 2]["keys"], "late": late}
+        got = Run(unit, "bench_dre", "phases", config | {"phases": [*s.phases[:3], crossing]})()
+        seen.append(next(ctx for ctx, want in by_context.items() if got["b"] == want))
+    assert seen == sorted(seen), "rows that come later are of an earlier context"
+    assert set(seen) == {0, 1}

@@ -19,6 +19,7 @@ from openvrex.tb.library.transfer_traffic import params
 SIZES = {
     "tiny": [],
     "one": ["dpe.n_h=1", "n_w=1", "bus_bytes=1", "w_depth=1", "x_depth=1", "hcu.n_hp=1", "clusters=1", "n_ctx=1"],
+    "single": ["wtu.n_w=1"],
     "cut": ["dpe.n_h=16", "dpe.n_w=16", "vpe.n_w=16", "hcu.newest=true"],
     "joined": ["dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "wtu.n_w=8", "hcu.n_w=5", "hcu.n_hp=15"],
 }

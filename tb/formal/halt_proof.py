@@ -4,29 +4,17 @@ Two claims make a chain. The LXE tells the sequencer that the VPE is busy as lon
 cycle after it takes that VECTOR. The sequencer, told so of each engine, tells DONE when none is busy any more.
 """
 
-from amaranth import Cat, Instance, Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.hdl import Assert
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import Engine, Status
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.params import CoreParams
-from openvrex.tb.formal.stream_proof import UnitMonitor, ports
+from openvrex.tb.formal.free_unit import free
+from openvrex.tb.formal.stream_proof import UnitMonitor
 
 _NAMES = {Engine.LOAD: "load", Engine.MUL: "mul", Engine.VECTOR: "vector", Engine.STORE: "store"}
-
-
-def _free(unit: wiring.Component, platform: object) -> Module:
-    """Nothing but the ports of a unit: its outputs are free in every cycle."""
-    m = Module()
-    for name, (flow, value) in ports(unit).items():
-        if flow == Out and len(value):
-            any_ = Signal(len(value), name=f"any_{name}")
-            m.submodules += Instance("$anyseq", p_WIDTH=len(value), o_Y=any_)
-            m.d.comb += value.eq(any_)
-    return m
 
 
 class WatchedLxe(Lxe):
@@ -42,7 +30,7 @@ class WatchedLxe(Lxe):
     @staticmethod
     def units(p: CoreParams) -> list[tuple]:
         """The units, without what is inside."""
-        return [(name, type(unit.__name__, (unit,), {"elaborate": _free}), own) for name, unit, own in Lxe.units(p)]
+        return [(name, free(unit), own) for name, unit, own in Lxe.units(p)]
 
     def _watch(self, m, parts, multiplier, queues):
         super()._watch(m, parts, multiplier, queues)
@@ -87,19 +75,3 @@ class HaltMonitor(UnitMonitor):
             m.d.comb += Assert(~(done & ~was & seen), "no program ends")
         else:
             m.d.comb += Assert(lied | lies | ~(done & ~was) | ~follows.any(), "DONE comes while an engine is busy")
-
-
-class LxeMonitor(wiring.Component):
-    """A `WatchedLxe` between free inputs."""
-
-    def __init__(self, p: CoreParams, reach: bool):
-        self.unit = WatchedLxe(p, reach)
-        free = {name: value for name, (flow, value) in ports(self.unit).items() if flow == In}
-        self.free = free
-        super().__init__({name: In(len(value)) for name, value in free.items()})
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.unit = self.unit
-        m.d.comb += [value.eq(getattr(self, name)) for name, value in self.free.items()]
-        return m

@@ -35,9 +35,11 @@ from openvrex.tb.formal.bursts_proof import BusMonitor
 from openvrex.tb.formal.cluster_set_equality import ClusterSetMonitor
 from openvrex.tb.formal.collision_proof import CollisionMonitor
 from openvrex.tb.formal.count_stream_equality import CountsMonitor
+from openvrex.tb.formal.dre_join_proof import WatchedDre
 from openvrex.tb.formal.fetch_equality import MergerMonitor, WalkMonitor
+from openvrex.tb.formal.free_unit import FreeJoin
 from openvrex.tb.formal.guard_proof import GuardMonitor
-from openvrex.tb.formal.halt_proof import HaltMonitor, LxeMonitor
+from openvrex.tb.formal.halt_proof import HaltMonitor, WatchedLxe
 from openvrex.tb.formal.idle_proof import shown
 from openvrex.tb.formal.interleaver_proof import InterleaverMonitor
 from openvrex.tb.formal.kv4_proof import BeatMonitor, CodeMonitor
@@ -296,7 +298,7 @@ def _collisions() -> Iterator[Goal]:
 def goals() -> Iterator[Goal | Independence | Equality | Gated]:
     """All goals, unit by unit."""
     found = [*_specified(), *_streams(), *_hcu(), *_kvmu_parts(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
-    found += [*_kv4(), *_registers(), *_collisions(), *_independence(), *_equality(), *_gated()]
+    found += [*_kv4(), *_registers(), *_dre_join(), *_collisions(), *_independence(), *_equality(), *_gated()]
     for unit in ALL:
         yield from (g for g in found if g.unit == unit)
 
@@ -460,6 +462,11 @@ def _stuck(reach: bool) -> StuckMonitor:
     return StuckMonitor(unit_of("sequencer"), reach)
 
 
+def _joined(join: Callable, *how: object) -> FreeJoin:
+    """A join of free units; `how` ends with `reach`."""
+    return FreeJoin(join(*how))
+
+
 def _halts(reach: bool) -> HaltMonitor:
     return HaltMonitor(unit_of("sequencer"), reach)
 
@@ -511,8 +518,8 @@ def _rest() -> Iterator[Goal]:
     claim = "DONE comes when no engine is busy"
     yield Goal("sequencer", claim, "queues of 1", _halts, at_once, 30, MEMORIES, False, within=steady)
     rooms = (r"connect \\A \\level \[2:0\]", r"connect \\A 3'000")  # VECTORs that wait are not told
-    words = partial(LxeMonitor, small().core)
-    yield Goal("lxe", "the VPE is busy while a VECTOR waits for words", "queues of 2", words, rooms, 30, merge=False)
+    claim = "the VPE is busy while a VECTOR waits for words"
+    yield Goal("lxe", claim, "queues of 2", partial(_joined, WatchedLxe, small().core), rooms, 30, merge=False)
     depth = (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")  # one loop too many
     yield Goal("sequencer", "loops turn and end", "indices of 2 bits", LoopMonitor, depth, 30)
     lowest = (r"connect \\B \\after \[3:0\]", r"connect \\B 4'1111")  # the lowest number always comes first
@@ -542,6 +549,21 @@ def _rest() -> Iterator[Goal]:
 
     forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
     yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
+
+
+def _dre_join() -> Iterator[Goal]:
+    """Goals of what joins the units of the DRE."""
+    p = override(small(), ["wtu.n_h=2", "clusters=8"]).core.dre
+    late = (r"connect \\A \\level \[1:0\]", r"connect \\A 2'00")  # a SWITCH waits for no row
+    first = (r"connect \\A \\take_turn \[0\]", r"connect \\A 1'0")  # selections are those of the first WTU
+    again = (r"connect \\A \\taken \[0\]", r"connect \\A 1'0")  # `t` gets an answer until the KVMU has it
+    for claim, kind, edit in (
+        ("no SWITCH meets a row", "rows", late),
+        ("selections in the order of rows, each from one WTU", "order", first),
+        ("each answer goes to `t` and to the KVMU once", "answers", again),
+    ):
+        make = partial(_joined, WatchedDre, p, kind)
+        yield Goal("dre", claim, "two WTUs, 3 rows", make, edit, 30, merge=False)
 
 
 def _registers() -> Iterator[Goal]:

@@ -29,7 +29,7 @@ test_equals_golden = pytest.mark.parametrize("shape", by_day(SHAPES, "tiny", "bu
 MUTANTS = {
     "instance 0.28d33ea6: f_ctx[0] const0": "sets of the first context",
     "$or 1.f5fbf2ba: Y[0] const1": "a switch into the sets before",
-    "$and 1.59a80b02: B[0] const1": "a tag for every word",
+    "$and 1.e2355c58: B[0] const1": "a tag for every word",
 }
 
 
@@ -100,3 +100,4 @@ def test_a_second_engine_goes_on():
 
 
 test_first_rows_wait_for_the_cluster_set = dre_checks.check_first_rows_wait_for_the_cluster_set
+test_a_row_meets_no_switch = dre_checks.check_a_row_meets_no_switch
