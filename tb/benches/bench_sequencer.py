@@ -1,9 +1,11 @@
 """cocotb side of the sequencer's bench: the host, and four engines that take instructions and finish them later."""
 
+import random
+
 import cocotb
 from cocotb.triggers import ClockCycles
 
-from openvrex.golden.program.isa import Engine, Status
+from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, SEMAPHORES, Engine, Status
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.instruction_layouts import (
     START,
@@ -39,6 +41,7 @@ class Engines:
 
     def __init__(self, bench: Bench, host, sinks: dict, delays: dict[str, list[int]], sets: list[str]):
         self.bench, self.host, self.sinks, self.delays, self.sets = bench, host, sinks, delays, sets
+        self.noise = random.Random(1)  # of payloads that are not valid
         self.begin({})
 
     def reset(self) -> None:
@@ -63,16 +66,17 @@ class Engines:
             for item in work:
                 item[0] -= 1
             busy |= bool(work) << e
-            if work and work[0][0] <= 0:
-                _, signal = work.pop(0)
-                if name in DONE:
-                    pulse = pack(done_layout(), {"valid": 1, "signal": signal})
-                    done |= pulse << DONE.index(name) * done_layout().size
+            ends = bool(work) and work[0][0] <= 0
+            _, signal = work.pop(0) if ends else (0, self.noise.getrandbits(SEMAPHORES))
+            if name in DONE:
+                pulse = pack(done_layout(), {"valid": int(ends), "signal": signal})
+                done |= pulse << DONE.index(name) * done_layout().size
         dut, now = self.bench.dut, -1 if self.start is None else self.bench.cycle - self.start
         dut.busy.value, dut.done.value = busy, done
         dut.fault.value = pack(fault_layout(), self.run.get("fault", {}).get(str(now), {}))
         for name in self.sets:
-            getattr(dut, name).value = pack(set_layout(), self.run.get(name, {}).get(str(now), {}))
+            idle = {"valid": 0, "to": self.noise.randrange(REGISTERS), "data": self.noise.getrandbits(ADDR_BITS)}
+            getattr(dut, name).value = pack(set_layout(), self.run.get(name, {}).get(str(now), idle))
         dut.moved.value = int(now in self.run.get("moved", []))
         dut.outstanding.value = int(now in self.run.get("outstanding", []))
 

@@ -59,24 +59,29 @@ class Writer:
     addresses. With `tame` they stay within the scratchpads, which golden checks.
     """
 
-    def __init__(self, p: CoreParams, seed: int, tame: bool = False):
+    def __init__(self, p: CoreParams, seed: int, tame: bool = False, hosted: int = 0):
         self.p, self.rng, self.tame = p, random.Random(seed), tame
         self.words: list[int] = []
         kinds = [*(e.name for e in Engine), "SYNC"]
         self.ends = [(self.rng.choice(kinds), self.rng.choice(kinds)) for _ in range(SEMAPHORES)]
         self.longest = min(60, p.vpe.depth * p.vpe.n_w)
+        self.registers = {r: self.value(r) for r in self.rng.sample(range(1, 11), hosted)}
 
     def program(self, length: int) -> list[int]:
         """A program of at most `length` words."""
         for r in range(1, 11):
-            self.set(r)
+            if r not in self.registers:
+                self.set(r)
         self.block(length - 1, 0)
         assert len(self.words) < length
         return [*self.words, op("HALT")]
 
+    def value(self, r: int) -> int:
+        """A number for register `r`: a length for the first five, an address for the others."""
+        return self.rng.randint(-4, self.longest) % IN_FULL if r <= 5 else self.rng.getrandbits(33) << 7
+
     def set(self, r: int) -> None:
-        value = self.rng.randint(-4, self.longest) % IN_FULL if r <= 5 else self.rng.getrandbits(33) << 7
-        self.words.append(op("SET", to=r, imm=value))
+        self.words.append(op("SET", to=r, imm=self.value(r)))
 
     def block(self, end: int, depth: int) -> None:
         rng = self.rng
@@ -141,10 +146,18 @@ class Writer:
 
 def random_program(p: CoreParams, seed: int, steps: int = 500, tame: bool = False) -> list[int]:
     """The first program from `seed` on that ends within this many steps."""
+    return hosted_program(p, seed, 0, steps, tame)[0]
+
+
+def hosted_program(
+    p: CoreParams, seed: int, hosted: int, steps: int = 500, tame: bool = False
+) -> tuple[list[int], dict[int, int]]:
+    """The same, with the `hosted` registers that the host must write before it."""
     while True:
-        words = Writer(p, seed, tame).program(p.lxe.i_depth)
-        if trace(p, words, limit=steps).code == Status.DONE:
-            return words
+        writer = Writer(p, seed, tame, hosted)
+        words = writer.program(p.lxe.i_depth)
+        if trace(p, words, writer.registers, limit=steps).code == Status.DONE:
+            return words, writer.registers
         seed += 1000
 
 
@@ -195,12 +208,15 @@ def ended(run: dict) -> tuple[Status, int]:
 
 @dataclass
 class RandomTraffic(StressTraffic):
-    """Twelve programs with loops, semaphores and all engines' instructions. Registers are kept between them."""
+    """Twelve programs with loops, semaphores and all engines' instructions.
+
+    programs : words of each, and registers that the host writes before it; the others are kept
+    """
 
     PARTS = "programs"
 
     size: str
-    programs: list[list[int]]
+    programs: list[tuple[list[int], dict[int, int]]]
     delays: tuple[int, int]
     idle: float
     stall: float
@@ -208,18 +224,18 @@ class RandomTraffic(StressTraffic):
     @classmethod
     def random(cls, rng: Random) -> Self:
         size = rng.choice(list(SIZES))
-        programs = [random_program(core(size), rng.getrandbits(31)) for _ in range(12)]
+        programs = [hosted_program(core(size), rng.getrandbits(31), rng.choice((0, 1, 4))) for _ in range(12)]
         return cls(size, programs, (1, rng.choice((1, 9, 40))), stall_rate(rng), stall_rate(rng))
 
     def play(self) -> Any:
-        runs = [{"host": host(w)} for w in self.programs]
+        runs = [{"host": host(*program)} for program in self.programs]
         return play(emitted(self.size), self.size, runs, self.delays, self.idle, self.stall)
 
     def check(self, got: Any) -> int:
         registers: dict[int, int] = {}
         steps = 0
-        for words, one in zip(self.programs, got, strict=True):
-            want = trace(core(self.size), words, registers)
+        for (words, written), one in zip(self.programs, got, strict=True):
+            want = trace(core(self.size), words, registers | written)
             assert given(one) == beats(want.steps)
             assert ended(one) == (Status.DONE, want.pc)
             registers, steps = dict(enumerate(want.registers)), steps + len(want.steps)
@@ -246,12 +262,12 @@ def check_equals_interpreter_and_time_view(size):
 
 def check_equals_interpreter_under_stalls(size):
     p, resets = core(size), (None, 3, 40, None, 97)
-    programs = [random_program(p, 7000 + i) for i in range(len(resets))]
-    runs = [{"host": host(w), "reset": reset} for w, reset in zip(programs, resets, strict=True)]
+    programs = [hosted_program(p, 7000 + i, i) for i in range(len(resets))]
+    runs = [{"host": host(*program), "reset": reset} for program, reset in zip(programs, resets, strict=True)]
     got = play(emitted(size), size, runs, (1, 40), 0.2, 0.5)
     registers: dict[int, int] = {}
-    for words, run, reset in zip(programs, got, resets, strict=True):
-        want = trace(p, words, {} if reset else registers)
+    for (words, hosted), run, reset in zip(programs, got, resets, strict=True):
+        want = trace(p, words, ({} if reset else registers) | hosted)
         assert given(run) == beats(want.steps)
         assert ended(run) == (Status.DONE, want.pc)
         assert run["status"]["engines"] == 0
@@ -286,8 +302,12 @@ def check_every_semaphore_for_everyone():
         runs.append(([*four[:n], *again, *last, op("HALT")], {}))
     names = [e.name for e in Engine] + ["SYNC"]
     for signals, waits in zip([*names[:-1], "LOAD"], [*names[1:-1], "LOAD", "SYNC"], strict=True):
-        pairs = ((op(signals, signal=1 << s), op(waits, wait=1 << s)) for s in range(SEMAPHORES))
-        runs.append(([*chain.from_iterable(pairs), op("HALT")], {}))
+        pairs = [(op(signals, signal=1 << s), op(waits, wait=1 << s)) for s in range(SEMAPHORES)]
+        twice = op("LOOP", count=2, end=1 + 2 * len(pairs))  # what is left of the first round shows in the second
+        runs.append(([twice, *chain.from_iterable(pairs), op("END"), op("HALT")], {}))
+    for wait in (0, 1):  # counts of 8 to 11 for a number of cycles that is odd or even
+        some = [op("SYNC", signal=every)] * 11 + [op("LOAD")] * wait + [op("SYNC", wait=every)] * 11
+        runs.append(([*some, *last, op("HALT")], {}))
     check_directed(runs)
 
 
@@ -326,6 +346,9 @@ def check_loops_in_loops():
         words = [op("LOOP", count=rounds, end=8), op("LOOP", count=1, end=7), op("LOOP", count=1, end=6)]
         words += [op("MUL"), op("LOOP", count=1, end=5), *[op("END")] * 4, op("HALT")]
         runs.append((words, {"sleep": {"20": 16 * rounds}, "limit": 100_000}))
+    rounds = 0xC009
+    words = [op("LOOP", count=rounds, end=2), op("SYNC"), op("END"), op("HALT")]
+    runs.append((words, {"sleep": {"20": 6 * (rounds - 10)}, "limit": 400_000}))
     check_directed(runs)
 
 
@@ -433,6 +456,12 @@ BAD = {  # words, registers, status, pc
         {1: 0, 2: 1 << 39},
         Status.DONE,
         6,
+    ),
+    "far-end": (
+        [op("LOOP", count=2, end=260), op("LOOP", count=1, end=3), op("MUL"), op("END"), op("END"), op("HALT")],
+        {},
+        Status.OPCODE,
+        4,
     ),
     "no-loop": ([op("LOOP", len=1, end=2), 15, op("END"), op("HALT")], {0: 5, 16: 6}, Status.DONE, 3),
 }

@@ -106,7 +106,8 @@ class Pins:
 class Source:
     """Drives stream `name` of `dut` from `queue`; idles with probability `idle`. `sent` has each beat's cycle.
 
-    A payload that is not valid is random: a unit that looked at it would give other results or cycles.
+    A payload that is not valid is random, or one of the beats before: a unit that looked at it would give other results
+    or cycles.
     """
 
     def __init__(self, dut, name: str, layout, idle: float = 0.0):
@@ -116,12 +117,15 @@ class Source:
         self.sent: list[int] = []
         self.valid = self.pending = False
         self.noise = random.Random(name)
+        self.before: deque = deque(maxlen=16)
         self.hide()
 
     def hide(self) -> None:
         """Offer nothing."""
         self.valid_.value = 0
-        self.payload.value = self.noise.getrandbits(len(self.payload))
+        old = self.before and self.noise.getrandbits(1)
+        bits = self.noise.choice(self.before) if old else self.noise.getrandbits(len(self.payload))
+        self.payload.value = bits
 
     def put(self, values) -> None:
         """Queue beats (dicts of the layout)."""
@@ -141,7 +145,7 @@ class Source:
     def sample(self, cycle: int) -> None:
         """Record the handshake, at the falling edge: a beat that is ready now transfers at the coming edge."""
         if self.valid and level_of(self.ready_):
-            self.queue.popleft()
+            self.before.append(self.queue.popleft())
             self.sent.append(cycle)
             self.pending = False
 
