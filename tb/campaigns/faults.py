@@ -74,5 +74,7 @@ def with_fault(emitted: Emitted, fault: str, module: str = "") -> Emitted:
     [mutation] = mutations(emitted, [fault], module)
     with tempfile.TemporaryDirectory() as tmp:
         emitted.write(Path(tmp))
-        run_yosys([*read(emitted), f"mutate {mutation.options}", "write_verilog -noattr out"], Path(tmp))
+        run_yosys(
+            [*read(emitted), f"mutate {mutation.options}", "write_verilog -noattr -noparallelcase out"], Path(tmp)
+        )
         return replace(emitted, verilog=Path(tmp, "out").read_text())

@@ -98,7 +98,13 @@ def netlist(emitted: Emitted, mutations: list[Mutation], folder: Path) -> list[M
     bits = len(mutations).bit_length()
     emitted.write(folder)
     commands = [f"mutate -ctrl mutant {bits} {k} {m.options}" for k, m in enumerate(mutations, 1)]
-    commands = [*read(emitted), *commands, "opt_clean", "write_verilog -noattr mutants.v", "write_rtlil mutants.il"]
+    commands = [
+        *read(emitted),
+        *commands,
+        "opt_clean",
+        "write_verilog -noattr -noparallelcase mutants.v",
+        "write_rtlil mutants.il",
+    ]
     (folder / "script").write_text("\n".join(commands))
     run_yosys(["script script"], folder)
     port = {"name": "mutant", "dir": "in", "width": bits}

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from random import Random
 from typing import Any, Self
 
@@ -263,6 +263,8 @@ def check_equals_interpreter_and_time_view(size):
 def check_equals_interpreter_under_stalls(size):
     p, resets = core(size), (None, 3, 40, None, 97)
     programs = [hosted_program(p, 7000 + i, i) for i in range(len(resets))]
+    for (words, _), (_, hosted) in pairwise(programs):  # what stands behind HALT writes no register
+        words += [op("SET", to=r, imm=1) for r in list(hosted)[: p.lxe.i_depth - len(words)]]
     runs = [{"host": host(*program), "reset": reset} for program, reset in zip(programs, resets, strict=True)]
     got = play(emitted(size), size, runs, (1, 40), 0.2, 0.5)
     registers: dict[int, int] = {}
@@ -458,10 +460,10 @@ BAD = {  # words, registers, status, pc
         6,
     ),
     "far-end": (
-        [op("LOOP", count=2, end=260), op("LOOP", count=1, end=3), op("MUL"), op("END"), op("END"), op("HALT")],
+        [op("LOOP", count=2, end=n) for n in (256 + 8, 7, 6, 5)] + [op("MUL"), *[op("END")] * 4, op("HALT")],
         {},
         Status.OPCODE,
-        4,
+        8,
     ),
     "no-loop": ([op("LOOP", len=1, end=2), 15, op("END"), op("HALT")], {0: 5, 16: 6}, Status.DONE, 3),
 }
