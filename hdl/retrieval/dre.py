@@ -162,7 +162,7 @@ class Dre(Composite):
         rolls = self._share_counts(m, kvmu, wtus)
         # Rows go to the cores in turn. The fields that only the cluster set needs wait in `tags`, in row order.
         tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
-        switches = Signal()  # a SWITCH is on offer to the KVMU or not replied to: no row begins
+        switches = Signal()  # a SWITCH has been offered to the KVMU and is not replied to: no row begins
         self._give_rows(m, self._check_rows(m, kvmu), wtus, tags, rolls, switches)
         self._join_rows(m, wtus, tags, union, rolls)
         # `level` counts a row from the cycle behind its first word, `r_rdy` would a cycle later.
@@ -219,7 +219,8 @@ class Dre(Composite):
         switching = Signal()  # it has taken a SWITCH
         m.d.comb += [
             may_switch.eq((joined.op != SWITCH) | listed | held),
-            switches.eq((kvmu.a.valid & (joined.op == SWITCH)) | switching),
+            # In the first cycle of the offer no row is on offer, so it need not be stopped.
+            switches.eq((held & (joined.op == SWITCH)) | switching),
         ]
         with m.If(kvmu.a.valid & kvmu.a.ready & (joined.op == SWITCH)):
             m.d.sync += switching.eq(1)
