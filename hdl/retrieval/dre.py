@@ -53,9 +53,9 @@ class Dre(Composite):
     Contexts. A key names its context, and all that the DRE knows of a context is in memory
     (`golden.retrieval.table_layout`). A SWITCH on `k` reads the token counts of a context into the WTUs. It waits until
     all rows that have begun or are on offer are selected and their sets listed, and no row begins until its reply on
-    `w` is taken: each row meets one context. Offer rows of the new one behind that reply; those before are of the old
-    one or wait, by the cycle. A context of more than `counts` clusters streams its counts from memory for every
-    reading. All its rows go to the first WTU core, and it must get no key between its SWITCH and its rows.
+    `w` is taken: each row meets one context. Offer rows of the new context once that reply is taken; one that comes
+    earlier may still be of the old context. A context of more than `counts` clusters streams its counts from memory for
+    every reading. All its rows go to the first WTU core, and it must get no key between its SWITCH and its rows.
 
     Order: a SWITCH reads the counts with every key before it on `k`. The fetch of a set covers the entries that are at
     home when it reaches each cluster. To make it cover exactly those of the keys so far, offer further keys after the

@@ -150,7 +150,7 @@ class Feeder(Unit):
             with m.If(loads):
                 m.d.sync += [
                     at.eq(Mux(final, 0, at + 1)),
-                    s.row.keep.eq(d.keep[: n_w.bit_length() - 1]),
+                    s.row.keep.eq(d.keep[: n_w.bit_length() - 1]),  # 0 in a word of one number
                     s.row.last.eq(final & d.row_last),
                 ]
                 with m.Switch(at):

@@ -16,10 +16,9 @@ from openvrex.tb.library.table_bus import TableBus
 async def phases(dut):
     """Play config["phases"], each with {"keys": beats of k}, {"rows": beats of s} or both side by side.
 
-    "then" are beats of k that are offered once the last row has gone, and "late" is the number of cycles by which rows
-    come behind keys. A phase waits for its keys' replies on w, and for
-    the last bursts of its "blocks" of rows. With "reset_at", it plays up to that cycle, resets, clears memory, and
-    plays everything again.
+    "then" are beats of k that are offered once the last row has gone; rows come "late" cycles behind keys. A phase
+    waits for its keys' replies on w, and for the last bursts of its "blocks" of rows. With "reset_at", it plays up to
+    that cycle, resets, clears memory, and plays everything again.
 
     latency, flips : of the memory behind the table port, as in `TableBus`; flips may be absent
     memory : the bytes at first, by address; may be absent

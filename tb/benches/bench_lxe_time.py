@@ -125,7 +125,9 @@ async def timed(dut):
             await step()
         start, before = host.sent[-1], bits_of(dut.perf)
         events: dict[str, list[int]] = {name: [] for name in c["counters"]}
-        done, late = None, 64  # counters still count after the end, and the VPE may still compute its last VECTOR
+        # Counters still count after the end, and the VPE may still compute its last VECTOR: of 28 words at most in
+        # random programs, and 20 cycles of latency.
+        done, late = None, 64
         while late:
             await step()
             now = bench.cycle - start

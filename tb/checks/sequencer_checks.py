@@ -348,7 +348,7 @@ def check_loops_in_loops():
         words = [op("LOOP", count=rounds, end=8), op("LOOP", count=1, end=7), op("LOOP", count=1, end=6)]
         words += [op("MUL"), op("LOOP", count=1, end=5), *[op("END")] * 4, op("HALT")]
         runs.append((words, {"sleep": {"20": 16 * rounds}, "limit": 100_000}))
-    rounds = 0xC009
+    rounds = 0xC009  # counts of 15 and 16 bits
     words = [op("LOOP", count=rounds, end=2), op("SYNC"), op("END"), op("HALT")]
     runs.append((words, {"sleep": {"20": 6 * (rounds - 10)}, "limit": 400_000}))
     check_directed(runs)

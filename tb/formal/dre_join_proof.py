@@ -15,7 +15,6 @@ With the equalities of the units to their specifications, for every stall and an
 that of golden's units called one after the other (`golden.retrieval`).
 """
 
-from functools import partial
 from unittest.mock import patch
 
 from amaranth import Cat, Instance, Module, Mux, Signal, Value
@@ -63,8 +62,8 @@ class WatchedDre(Dre):
 
     def elaborate(self, platform):
         parts = {unit.__name__: free(unit) for unit in (Hcu, Wtu, ClusterSet, Kvmu, TablePort)}
-        few = partial(SyncFIFOBuffered, depth=ROWS)
-        with patch.multiple(dre, SyncFIFOBuffered=lambda width, depth: few(width=width), **parts):
+        parts["SyncFIFOBuffered"] = lambda width, depth: SyncFIFOBuffered(width=width, depth=ROWS)
+        with patch.multiple(dre, **parts):
             m = super().elaborate(platform)
         lies = self._lies(m)
         cases, claims = {"rows": self._rows, "order": self._order, "answers": self._answers}[self.claim](m)
@@ -116,10 +115,10 @@ class WatchedDre(Dre):
         gives = Cat(wtu.i.valid & wtu.i.ready for wtu in self.wtus)
         takes = Cat(wtu.o.valid & wtu.o.ready for wtu in self.wtus)
         follows, behind, core = Signal(), Signal(), Signal(len(self.wtus))
-        ahead, set_last, whole = Signal.like(flight), Signal(), Signal()
+        ahead, set_last = Signal.like(flight), Signal()
         moves, joined = rows.valid & rows.ready, joins.valid & joins.ready
         with m.If(begins & watch & ~follows):
-            m.d.sync += [follows.eq(1), core.eq(gives), set_last.eq(rows.payload.set_last), whole.eq(0)]
+            m.d.sync += [follows.eq(1), core.eq(gives), set_last.eq(rows.payload.set_last)]
             m.d.sync += [ahead.eq(flight - ends), behind.eq(flight != 0)]
         with m.Elif(follows):
             m.d.sync += [ahead.eq(ahead - (ends & (ahead != 0))), follows.eq(~(ends & (ahead == 0)))]
