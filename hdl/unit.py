@@ -63,7 +63,9 @@ class Unit(wiring.Component):
     def _count_later(self, m: Module, **events: Value) -> None:
         """The same a cycle later, for events that come late in a cycle: each drives 32 bits."""
         for name, event in events.items():
-            self._count_when(m, **{name: reg(m, f"counted_{name}", event, reset_less=False)})
+            counted = reg(m, f"counted_{name}", event, reset_less=False)
+            with m.If(counted.any() if len(counted) > 1 else counted):
+                m.d.sync += self.perf[name].eq(self.perf[name] + counted)
 
 
 class Composite(Unit):

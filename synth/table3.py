@@ -6,6 +6,7 @@ from pathlib import Path
 from openvrex.golden.function_params import check
 from openvrex.hdl.emit import Emitted, params_of, to_verilog
 from openvrex.hdl.emit_cache import emitted
+from openvrex.hdl.execution.core import Core
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.hdl.leaf import Leaves
 from openvrex.hdl.params import SystemParams
@@ -34,6 +35,7 @@ BLOCKS = ("sequencer", "loader", "storer", "feeder", "retriever", "table_port")
 REGISTERS = "registers"  # the register block of a `core_ip`
 AROUND = ("arbiter", "dre_ip", "motion_mask_ip", REGISTERS)  # what joins units, none of the table's rows
 JOIN = "lxe_join"  # an LXE without its units: the logic that hands commands and words between them
+JOINED = "core_joined"  # a core of units that are mapped each on its own: its paths go through several of them
 # Units whose areas the table needs.
 UNITS = ("hcu", "wtu", "cluster_set", "kvmu", "dre", "vpe", "dpe", *BLOCKS, JOIN)
 
@@ -64,7 +66,7 @@ class Row:
 
 
 def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]:
-    """Verilog of a unit of `UNITS`, `AROUND` or `hdl.emit`, and the arguments `leaves` or `outside` of
+    """Verilog of a unit of `UNITS`, `AROUND`, `JOINED` or `hdl.emit`, and the arguments `leaves` or `outside` of
     `flow.synthesise` for it.
     """
     if unit == REGISTERS:
@@ -72,11 +74,15 @@ def design(unit: str, system: SystemParams, build: Path) -> tuple[Emitted, dict]
 
         block = RegisterBlock(address_map("core_ip", system.core))
         return Emitted(to_verilog(block, REGISTERS, Leaves(REGISTERS)), REGISTERS, {}), {}
-    name = unit if unit != JOIN else "lxe"
+    name = {JOIN: "lxe", JOINED: "core"}.get(unit, unit)
     made = emitted(name, params_of(name, system), build)
     if unit == JOIN:
         return made, {"outside": tuple(f"lxe__{inner}" for inner, *_ in Lxe.units(system.core))}
-    return made, {"leaves": tuple(made.manifest.get("leaves", ()))}
+    leaves = tuple(made.manifest.get("leaves", ()))
+    if unit == JOINED:
+        inner = [f"lxe__{inner}" for inner, *_ in Lxe.units(system.core)]
+        leaves += tuple(f"core__{name}" for name in (*inner, *(name for name, *_ in Core.units(system.core)[1:])))
+    return made, {"leaves": leaves}
 
 
 def table3(

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.golden.program.regions import DENIED, PAGE_BITS, Allow
 from openvrex.hdl.bus.axi import connect_ports, manager_signature
-from openvrex.hdl.named import reg
+from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import CoreParams, bits_for
 from openvrex.hdl.queues import PUTS, READS
 
@@ -55,7 +55,8 @@ class Guard(wiring.Component):
 
     It needs no trust in the manager: whatever that offers, a burst on the port lies in a page of a region that allows
     it. A burst lies in one page of 4 KB (AXI4, A3.4.1; proved of all managers), so its first byte decides.
-    Responses keep their order: a refused burst waits for the answers of those before it, and those behind it wait.
+    Responses keep their order: a refused burst is taken at once, and answered behind those before it. Those behind it
+    wait for its answer.
 
     Corner cases: regions that change while a burst is on offer count from the next burst on. A beat of W goes once its
     burst is on offer, never before. The data of a refused read are undefined.
@@ -75,7 +76,8 @@ class Guard(wiring.Component):
     regions : In(`reach_layout`) : where the manager may read and write
     refused : Out(valid 1, write 1, page 28) : pulse: a burst was refused, and where it was to go
 
-    Latency: 0; a refused burst is answered 1 cycle after those before it, a write besides after its last beat.
+    Latency: 0; a refused burst is answered 1 cycle after those before it, a write besides after its last beat. One that
+        the port could not take is refused 1 cycle later. No `ready` waits for the comparison with regions.
     Throughput: a burst and a beat each way a cycle.
     Raises: nothing.
     Source: AXI4 (ARM IHI 0022), DECERR; RISC-V IOPMP specification 1.0, section 2 (entries with a range and
@@ -100,8 +102,12 @@ class Guard(wiring.Component):
         ]
         return m
 
-    def _offer(self, m: Module, name: str, kind: str, free: Value) -> tuple[Signal, Value]:
-        """Offers a burst of `ar` or `aw` that is inside; returns whether one is refused, and its page.
+    def _offer(self, m: Module, name: str, kind: str, free: Value) -> tuple[Value, Signal, Value]:
+        """Offers a burst of `ar` or `aw` that is inside, and takes one that is not. Returns whether a burst may be
+        taken, whether one is refused, and its page.
+
+        Whether a burst is inside comes late in a cycle, so the manager's `ready` does not wait for it: the burst is
+        taken as if it were inside, or a cycle later where the port does not take it.
 
         free : nothing keeps a burst back. An offer stays, whatever happens meanwhile
         """
@@ -110,26 +116,28 @@ class Guard(wiring.Component):
         may = [Mux(i.payload.named, r[f"{kind}_named"], r[kind]) if self.named else r[kind] for r in self.regions]
         allowed = [of & (page >= r.first) & (page <= r.last) for of, r in zip(may, self.regions, strict=True)]
         offered = reg(m, f"{kind}_offered", o.valid & ~o.ready, reset_less=False)
-        refused = Signal(name=f"{kind}_refused")
+        waits = comb(m, f"{kind}_waits", i.valid & ~i.ready)
+        outside = reg(m, f"{kind}_outside", waits & free & ~o.valid, reset_less=False)  # it was, the cycle before
+        takes = offered | (free & ~outside)
         m.d.comb += [
             inside.eq(~self.confine | Cat(*allowed).any()),
             o.payload.addr.eq(i.payload.addr),
             o.payload.len.eq(i.payload.len),
-            o.valid.eq(i.valid & (offered | (inside & free))),
-            i.ready.eq((o.valid & o.ready) | refused),
+            o.valid.eq(i.valid & takes & (offered | inside)),
+            i.ready.eq((takes & o.ready) | outside),
         ]
-        return refused, page
+        return takes, comb(m, f"{kind}_refused", i.valid & i.ready & ~o.valid), page
 
     def _reads(self, m: Module) -> tuple[Signal, Value]:
-        """AR and R: a refused read gets as many beats as it asked for."""
+        """AR and R: a refused read gets as many beats as it asked for, once those before it are answered."""
         i, o = self.i, self.o
         asked = Signal(bits_for(self.most + 1))  # bursts in flight
-        answers, left = Signal(name="read_answers"), Signal(len(i.ar.payload.len), name="read_left")
-        refused, page = self._offer(m, "ar", "read", ~answers & (asked != self.most))
+        owes, left = Signal(name="read_owes"), Signal(len(i.ar.payload.len), name="read_left")  # for a refused read
+        _, refused, page = self._offer(m, "ar", "read", ~owes & (asked != self.most))
         ends = o.r.valid & o.r.ready & o.r.payload.last
+        answers = comb(m, "read_answers", owes & (asked == 0))
         m.d.sync += asked.eq(asked + (o.ar.valid & o.ar.ready) - ends)
         m.d.comb += [
-            refused.eq(i.ar.valid & ~o.ar.valid & ~answers & (asked == 0)),
             i.r.valid.eq(o.r.valid | answers),
             i.r.payload.eq(o.r.payload),
             o.r.ready.eq(i.r.ready & ~answers),
@@ -137,41 +145,41 @@ class Guard(wiring.Component):
         with m.If(answers):
             m.d.comb += [i.r.payload.resp.eq(DENIED), i.r.payload.last.eq(left == 0)]
             with m.If(i.r.ready):
-                m.d.sync += [left.eq(left - 1), answers.eq(left != 0)]
+                m.d.sync += [left.eq(left - 1), owes.eq(left != 0)]
         with m.If(refused):
-            m.d.sync += [answers.eq(1), left.eq(i.ar.payload.len)]
+            m.d.sync += [owes.eq(1), left.eq(i.ar.payload.len)]
         return refused, page
 
     def _writes(self, m: Module) -> tuple[Signal, Value]:
-        """AW, W and B: the beats of a refused write are taken, and it gets a response."""
+        """AW, W and B: the beats of a refused write are taken and dropped, and it gets a response."""
         i, o = self.i, self.o
-        owed = Signal(bits_for(self.most + 1))  # bursts in flight
+        flying = Signal(bits_for(self.most + 1))  # bursts in flight
         ahead = Signal(bits_for(self.most + 2), init=1)  # bursts that went less those whose beats went, plus 1
-        takes, answers = Signal(name="write_takes"), Signal(name="write_answers")
-        refused, page = self._offer(m, "aw", "write", ~takes & ~answers & (owed != self.most))
-        may, gone = Signal(name="beat_may"), Signal(name="beats_gone")
+        owes, dropped = Signal(name="write_owes"), Signal()  # for a refused write; all of its beats were dropped
+        takes, refused, page = self._offer(m, "aw", "write", ~owes & (flying != self.most))
+        first = comb(m, "first", ahead == 1)  # the next beat is of the burst on offer, or of a refused one
+        may = comb(m, "beat_may", (ahead > 1) | (first & o.aw.valid))
+        gone = comb(m, "beats_gone", o.w.valid & o.w.ready & i.w.payload.last)
+        answers = comb(m, "write_answers", owes & dropped & (flying == 0))
         goes = o.aw.valid & o.aw.ready
         m.d.sync += [
-            owed.eq(owed + goes - (o.b.valid & o.b.ready)),
+            flying.eq(flying + goes - (o.b.valid & o.b.ready)),
             ahead.eq(ahead + goes - gone),
         ]
         m.d.comb += [
-            refused.eq(i.aw.valid & ~o.aw.valid & ~takes & ~answers & (owed == 0)),
-            may.eq((ahead > 1) | ((ahead == 1) & o.aw.valid)),
             o.w.valid.eq(i.w.valid & may),
             o.w.payload.eq(i.w.payload),
-            i.w.ready.eq((o.w.ready & may) | takes),
-            gone.eq(o.w.valid & o.w.ready & i.w.payload.last),
+            i.w.ready.eq((o.w.ready & (ahead > 1)) | (first & ~dropped & (owes | (o.w.ready & i.aw.valid & takes)))),
             i.b.valid.eq(o.b.valid | answers),
             i.b.payload.resp.eq(Mux(answers, DENIED, o.b.payload.resp)),
             o.b.ready.eq(i.b.ready & ~answers),
         ]
-        with m.If(takes & i.w.valid & i.w.payload.last):
-            m.d.sync += [takes.eq(0), answers.eq(1)]
+        with m.If(i.w.valid & i.w.ready & ~o.w.valid & i.w.payload.last):
+            m.d.sync += dropped.eq(1)
         with m.If(answers & i.b.ready):
-            m.d.sync += answers.eq(0)
+            m.d.sync += [owes.eq(0), dropped.eq(0)]
         with m.If(refused):
-            m.d.sync += takes.eq(1)
+            m.d.sync += owes.eq(1)
         return refused, page
 
 

@@ -54,7 +54,7 @@ class Dpe(Unit):
 
     Weights and activations come in on `w` and `x` into memories; commands on `c` multiply them, and results leave on
     `o` in order. A command sees all words taken on `w` and `x` before it was taken itself. Do not write a word that a
-    running command still reads: three cycles after `read` it is free. Two halves of a memory can take turns.
+    running command still reads: two cycles after `read` it is free. Two halves of a memory can take turns.
 
     Corner cases: a sum may go on over several commands, for at most 1,024 chunks from a start to its end. An address
     that wraps pulses `overrun`. Lanes beyond the row's `keep` count as zero.
@@ -69,7 +69,7 @@ class Dpe(Unit):
     x : In(stream of `activation_layout`) : activations, the same
     c : In(stream of `command_layout`) : commands
     o : Out(stream of `result_layout`) : results
-    read : Out(1) : pulse for each command, in order: from the third cycle after it its words may be written
+    read : Out(1) : pulse for each command, in order: from the second cycle after it its words may be written
     overrun : Out(1) : pulse: an address has wrapped
     perf : Out(struct of 32-bit counters) : commands (`read`), results, chunks (steps of all trees), waits (cycles in
         which a chunk waits for room on `o`), overruns
@@ -123,7 +123,7 @@ class Dpe(Unit):
         self._trees(m, trees, written, issue1, started, shared)
         taken = self._results(m, trees, started.done1)
         m.d.sync += give.free.eq(give.free + taken - (step.issue & give.gives))
-        self._count(
+        self._count_later(
             m,
             commands=self.read,
             results=taken,
@@ -229,17 +229,18 @@ class Dpe(Unit):
 
     def _weights(self, m: Module, step: "_Step") -> "_Written":
         """Prepares a word of weights for the trees: a row's word or, of a column, one number in every lane and 0
-        elsewhere.
+        elsewhere. It is written a cycle after it was taken, which still is before a command reads it.
         """
-        numbers = _marked(m, self.w.payload.data, "w_data")
-        column = self.w.payload.column
-        weights = comb(m, "weights", Mux(column, 0, Cat(numbers)), 16 * self.p.n_w)
-        lane = comb(m, "lane", Mux(column, 1 << self.w.payload.lane, -1), self.p.n_w)
+        w = data.View(weight_layout(self.p), reg(m, "w_taken", self.w.payload.as_value(), when=self.w.valid))
+        valid = reg(m, "w_comes", self.w.valid, reset_less=False)
+        numbers = _marked(m, w.data, "w_data")
+        weights = comb(m, "weights", Mux(w.column, 0, Cat(numbers)), 16 * self.p.n_w)
+        lane = comb(m, "lane", Mux(w.column, 1 << w.lane, -1), self.p.n_w)
         m.d.comb += [
             step.first.eq((step.chunk == 0) & step.command.start),
             self.w.ready.eq(1),
         ]
-        return _Written(numbers, weights, lane)
+        return _Written(w, valid, numbers, weights, lane)
 
     def _started(self, m: Module, step: "_Step", give: "_Give") -> "_Started":
         """Registers the fields of the issued chunk that the trees need."""
@@ -260,14 +261,14 @@ class Dpe(Unit):
         started: "_Started",
         shared: tuple[Signal, Signal],
     ) -> None:
-        n_w, w = self.p.n_w, self.w.payload
+        n_w, w = self.p.n_w, written.w
         for h, tree in enumerate(trees):
             own = Signal(16, name=f"column{h}")
             if h < n_w:
                 m.d.comb += own.eq(Mux(w.column, written.numbers[h], 0))
             takes = Mux(w.column, h < n_w, Mux(w.upto, w.tree >= h, w.tree == h))
             m.d.comb += [
-                tree.w_en.eq(Mux(self.w.valid & takes, written.lane, 0)),
+                tree.w_en.eq(Mux(written.valid & takes, written.lane, 0)),
                 tree.w_addr.eq(w.addr),
                 tree.w_data.as_value().eq(written.weights | own.replicate(n_w)),
                 tree.r_en.eq(issue1),
@@ -324,8 +325,10 @@ class _Give:
 
 
 class _Written(NamedTuple):
-    """A word of weights."""
+    """A word of weights, as it was taken."""
 
+    w: data.View
+    valid: Signal
     numbers: list[Signal]
     weights: Signal  # word of a row; 0 for a column
     lane: Signal  # lanes to write

@@ -1,11 +1,12 @@
 """Semaphores: counters that let an engine's next instruction start."""
 
-from amaranth import Cat, Module, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import SEMAPHORE_BITS, SEMAPHORES, Engine
 from openvrex.hdl.instruction_layouts import done_layout
+from openvrex.hdl.named import comb
 
 WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
 
@@ -60,12 +61,13 @@ class Semaphores(wiring.Component):
             more = Signal(range(len(WAITERS) + 1), name=f"more{s}")
             grown = Signal(SEMAPHORE_BITS + 1, name=f"grown{s}")
             taken = Signal(name=f"taken{s}")
+            less = comb(m, f"less{s}", grown - 1, SEMAPHORE_BITS + 1)  # beforehand: who takes is known late
             coming = Signal(SEMAPHORE_BITS + 1, name=f"coming{s}")
             m.d.comb += [
                 above[s].eq(count.any()),
                 grown.eq(count + more),
                 taken.eq(Cat(self.take[e] & self.wait[e][s] for e in waiters).any()),
-                coming.eq(grown - taken),
+                coming.eq(Mux(taken, less, grown)),
             ]
             m.d.sync += [
                 more.eq(sum(self.done[e].valid & self.done[e].signal[s] for e in waiters)),

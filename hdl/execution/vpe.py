@@ -144,7 +144,7 @@ class Vpe(Unit):
             if k == BANK_B:
                 addr = addr[: p.addr_bits] ^ Cat(i.swap == Swap.HALF + 1 + j for j in range(p.addr_bits))
             now.at.append(comb(m, f"at_{name}", addr[: p.addr_bits] & top))
-        now.to = comb(m, "to", (i.addr_d + now.word)[: p.addr_bits] & top)
+        now.to = comb(m, "to", i.addr_d[: p.addr_bits] & top)
         now.reads = [
             comb(m, "reads_a", i.a == Source.BANK),
             comb(m, "reads_b", (i.b == Source.BANK) & ~now.picks),
@@ -155,7 +155,8 @@ class Vpe(Unit):
     def _next_word(self, m: Module, now: "_Instruction") -> None:
         m.d.comb += self.c.ready.eq(~now.active | (now.issue & now.last_word) | now.hand_on)
         with m.If(now.issue):
-            m.d.sync += now.word.eq(now.word + 1)
+            # The address to write counts along, since whether a STORE has still to read it decides late.
+            m.d.sync += [now.word.eq(now.word + 1), now.now.addr_d.eq(now.to + 1)]
         with m.If(self.c.ready):
             m.d.sync += [now.active.eq(self.c.valid), now.word.eq(0), now.now.eq(self.c.payload)]
 
@@ -184,14 +185,12 @@ class Vpe(Unit):
         s_waits = comb(m, "s_waits", Mux(s_bank[BANK_C], in_c, in_b))
         store.out_bank = comb(m, "out_bank", _stored_bank(out.format))
         store.out_free = comb(m, "out_free", ~store.out_valid | self.o.ready)
-        taken = comb(
-            m,
-            "taken",
-            Mux(now.issue, Cat(now.reads), 0) | Mux(way.held_valid & ~way.fire, way.held_reads, 0),
-        )
+        waits = comb(m, "waits", Mux(way.held_valid & ~way.fire, way.held_reads, 0))  # banks that a word reads again
+        may = store.active & ~s_waits & store.out_free & ~(waits & s_bank).any()
         m.d.comb += [
-            store.fetch.eq(store.active & ~s_waits & store.out_free & ~(taken & s_bank).any()),
-            now.hand_on.eq(now.active & now.is_store & (~store.active | (store.fetch & (s.left == 0)))),
+            store.fetch.eq(may & ~(now.issue & (Cat(now.reads) & s_bank).any())),
+            # While the instruction is a STORE, no word issues.
+            now.hand_on.eq(now.active & now.is_store & (~store.active | (may & (s.left == 0)))),
         ]
         with m.If(store.fetch):
             m.d.sync += [s.at.eq((s.at + 1) & top), s.left.eq(s.left - 1), store.active.eq(s.left != 0)]
@@ -321,7 +320,7 @@ class Vpe(Unit):
         return read
 
     def _count_events(self, m: Module, now: "_Instruction", way: "_Way") -> None:
-        self._count_when(
+        self._count_later(
             m,
             instructions=self.c.valid & self.c.ready,
             words=way.fire,

@@ -109,7 +109,7 @@ class Copier(Unit):
             self._convert(m, buffer, writes, queue, write)
         self._write(m, writes, queue, level, read, write)
         self._write_beat(m, writes, write)
-        self._count(
+        self._count_later(
             m,
             reads=read.asks,
             writes=write.begins,

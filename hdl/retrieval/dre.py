@@ -163,7 +163,7 @@ class Dre(Composite):
         # Rows go to the cores in turn. The fields that only the cluster set needs wait in `tags`, in row order.
         tags = m.submodules.tags = SyncFIFOBuffered(width=_tag_layout(p.wtu).size, depth=4 * len(wtus) + 1)
         switches = Signal()  # a SWITCH has been offered to the KVMU and is not replied to: no row begins
-        self._give_rows(m, self._check_rows(m, kvmu), wtus, tags, rolls, switches)
+        self._give_rows(m, self._check_rows(m, kvmu, switches), wtus, tags, rolls)
         self._join_rows(m, wtus, tags, union, rolls)
         # `level` counts a row from the cycle behind its first word, `r_rdy` would a cycle later.
         self._share_results(m, hcu, kvmu, ~tags.level.any() & union.idle & ~self.s.valid, switches)
@@ -185,11 +185,16 @@ class Dre(Composite):
             self.k.ready.eq(hcu.i.ready & ~self.refused.range),
         ]
 
-    def _check_rows(self, m: Module, kvmu: Kvmu) -> wiring.PureInterface:
-        """Returns the stream of the rows that are as long as the context of the last SWITCH has clusters."""
+    def _check_rows(self, m: Module, kvmu: Kvmu, switches: Signal) -> wiring.PureInterface:
+        """Returns the stream of the rows that are as long as the context of the last SWITCH has clusters.
+
+        A row that has begun meets no `switches`, so that every word may wait for them.
+        """
         m.submodules.row_check = check = RowCheck(self.p.wtu)
-        wiring.connect(m, wiring.flipped(self.s), check.i)
         m.d.comb += [
+            check.i.payload.eq(self.s.payload),
+            check.i.valid.eq(self.s.valid & ~switches),
+            self.s.ready.eq(check.i.ready & ~switches),
             check.switches.eq(kvmu.a.valid & kvmu.a.ready & (kvmu.a.payload.op == SWITCH)),
             check.clusters.eq(kvmu.a.payload.clusters),
             self.refused.length.eq(check.refuses),
@@ -280,7 +285,6 @@ class Dre(Composite):
         wtus: list[Wtu],
         tags: SyncFIFOBuffered,
         rolls: Signal,
-        switches: Signal,
     ) -> None:
         """Sends all readings of a row to the core whose turn it is, and its tag into `tags` with its first word."""
         readings = self.p.wtu.readings
@@ -293,7 +297,7 @@ class Dre(Composite):
         row_moves = Signal()
         row = rows.payload.row
         m.d.comb += [
-            open_.eq(~first | (tags.w_rdy & ~switches)),
+            open_.eq(~first | tags.w_rdy),
             row_moves.eq(rows.valid & rows.ready),
             tag_in.set_last.eq(rows.payload.set_last),
             tags.w_data.eq(tag_in),

@@ -1,12 +1,13 @@
 """Feeder: converts words of the VPE to hash words and score words of the DRE."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, stream
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.ready_slice import ReadySlice
 from openvrex.hdl.retrieval.hcu_state import JOIN, NEWEST, token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
 from openvrex.hdl.unit import Unit
@@ -76,6 +77,12 @@ class Feeder(Unit):
     def elaborate(self, platform):
         m = Module()
         d = self.d.payload
+        # HCU and WTU know late in a cycle whether they take a beat.
+        m.submodules.k_slice = k_slice = ReadySlice(self.k.payload.shape())
+        m.submodules.s_slice = s_slice = ReadySlice(self.s.payload.shape())
+        wiring.connect(m, k_slice.o, wiring.flipped(self.k))
+        wiring.connect(m, s_slice.o, wiring.flipped(self.s))
+        k, s = k_slice.i, s_slice.i
         k_free = Signal()
         k_takes = Signal()
         k_orders = Signal()
@@ -85,13 +92,13 @@ class Feeder(Unit):
         is_hash = Signal()
         m.d.comb += [
             is_hash.eq(d.target == StoreTo.HASH),
-            k_free.eq(~self.k.valid | self.k.ready),
-            s_free.eq(~self.s.valid | self.s.ready),
+            k_free.eq(~k.valid | k.ready),
+            s_free.eq(~s.valid | s.ready),
             self.d.ready.eq(self.d.valid & Mux(is_hash, k_takes, s_takes)),
         ]
-        self._tokens(m, self.d.valid & is_hash, k_free, k_takes, k_orders)
-        self._scores(m, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
-        self._count(
+        self._tokens(m, k, self.d.valid & is_hash, k_free, k_takes, k_orders)
+        self._scores(m, s, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
+        self._count_later(
             m,
             tokens=self.d.valid & is_hash & k_takes & d.row_last,
             orders=k_orders,
@@ -100,8 +107,8 @@ class Feeder(Unit):
         )
         return m
 
-    def _tokens(self, m: Module, there, free, takes, orders) -> None:
-        p, d, k = self.p, self.d.payload, self.k.payload
+    def _tokens(self, m: Module, out: wiring.PureInterface, there, free, takes, orders) -> None:
+        p, d, k = self.p, self.d.payload, out.payload
         lanes, n_hp = p.dpe.n_w, p.dre.hcu.n_hp
         words = -(-n_hp // lanes)
         index = Signal(range(words + 1))  # word of the row; `words`: behind the last hash bit
@@ -113,7 +120,7 @@ class Feeder(Unit):
             orders.eq(self.order.valid & (index == 0) & free),
             self.order.ready.eq((index == 0) & free),
             takes.eq(free & ~orders),
-            self.k.valid.eq(valid),
+            out.valid.eq(valid),
         ]
         with m.If(free):
             m.d.sync += valid.eq(orders | (there & d.row_last))
@@ -131,14 +138,14 @@ class Feeder(Unit):
                     with m.Case(j):
                         m.d.sync += key.hash[j * lanes : (j + 1) * lanes].eq(d.data)
 
-    def _scores(self, m: Module, there, free, takes, loads) -> None:
-        p, d, s = self.p, self.d.payload, self.s.payload
+    def _scores(self, m: Module, out: wiring.PureInterface, there, free, takes, loads) -> None:
+        p, d, s = self.p, self.d.payload, out.payload
         lanes, n_w, bits = p.dpe.n_w, p.dre.wtu.n_w, p.dre.wtu.score.bits
         codes = [d.data.word_select(i, 16)[:bits] for i in range(lanes)]
         parts, joined = max(1, lanes // n_w), max(1, n_w // lanes)
         at = Signal(range(max(2, parts, joined)))  # part of the word being cut, or number of the word being joined
         valid = Signal()
-        m.d.comb += [self.s.valid.eq(valid), loads.eq(there & free)]
+        m.d.comb += [out.valid.eq(valid), loads.eq(there & free)]
         with m.If(loads):
             m.d.sync += s.set_last.eq(d.last)
         if parts > 1:

@@ -304,9 +304,10 @@ class Hcu(Unit):
         full_groups = comb(m, "full_groups", work.arrived >> scan.log_h)
         first = comb(m, "first_group", head.tile << exact_log2(self.p.tile // self.p.n_h), len(scan.group))
         goes_on = comb(m, "goes_on", scan.group + 1, len(scan.group))
-        # A comparison decides late whether the unit reads a group, and does not choose which.
+        # A comparison decides late whether the unit reads a group, and does not choose which. It reads the next group
+        # also where a cluster at distance 0 ends the visit, which it would know later still.
         with m.If(end.compares):
-            m.d.comb += [step.group.eq(goes_on), step.wants.eq(lanes.leave & ~lanes.done)]
+            m.d.comb += [step.group.eq(goes_on), step.wants.eq(lanes.leave & ~lanes.last_group)]
             m.d.comb += step.there.eq(work.all_here | (full_groups != goes_on))
         with m.Elif(head.load):
             m.d.comb += [step.group.eq(first), step.wants.eq(1)]

@@ -288,15 +288,14 @@ class Kvmu(Unit):
     def _count_events(self, m: Module, placer: Placer, walk: FetchWalk) -> None:
         placed, given, moves = self.w.payload, walk.o, self.x.valid & self.x.ready
         replies = self.w.valid & self.w.ready & (placed.op == APPEND)
-        self._count_when(
+        self._count_later(
             m,
             appends=replies & ~placed.full,
             full=placer.refuses,
             offloads=moves & ~placer.clears if self.p.shared else moves,
             bursts=self.b.valid & self.b.ready & ~self.b.payload.empty,
+            fetched=Mux(given.valid & given.ready, given.payload.slots, 0),
         )
-        with m.If(given.valid & given.ready):
-            m.d.sync += self.perf.fetched.eq(self.perf.fetched + given.payload.slots)
 
 
 def _multiple(base: Value, size: int) -> Value:

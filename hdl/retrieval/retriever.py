@@ -343,7 +343,8 @@ class Retriever(Unit):
             copies.payload.dst.eq(at),
             *([copies.payload.to_named.eq(1)] if self.p.dre.kvmu.shared else []),
             work.length.eq(size),
-            self.b.ready.eq(works & self.b.valid & ((copies.ready & fits) | b.empty)),
+            # Not of `fits`, which comes late: a burst without room is a fault, so it may go.
+            self.b.ready.eq(works & self.b.valid & (copies.ready | b.empty)),
             work.fetched.eq(copies.valid & copies.ready),
         ]
         with m.If(work.fetched):
@@ -378,7 +379,7 @@ class Retriever(Unit):
             m.d.sync += work.many.eq(work.many - 1)
 
     def _count_events(self, m: Module, copier: Copier, work: "_Work") -> None:
-        self._count(
+        self._count_later(
             m,
             instructions=self.done.valid,
             moves=work.moves,

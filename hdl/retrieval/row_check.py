@@ -4,6 +4,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from openvrex.hdl.named import comb
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval.wtu_lanes import row_layout
 
@@ -18,7 +19,7 @@ class RowCheck(wiring.Component):
 
     Words pass in the cycle in which they come. The word that shows that a row is wrong stays on `i`, and nothing behind
     it passes until a reset: `last` before the last cluster, none at it, another lane than the last cluster's in `keep`,
-    any word of a context without clusters, or the rest of a row that a SWITCH cuts. No word passes with a SWITCH.
+    any word of a context without clusters, or the rest of a row that a SWITCH cuts. Offer no word with a SWITCH.
 
     Parameters
     ----------
@@ -54,19 +55,24 @@ class RowCheck(wiring.Component):
         final = Signal(bits_for(p.clusters))  # the last cluster
         some = Signal()  # rows may come: there is a cluster
         at = Signal(bits_for(p.words))  # number of the word in its row
-        ends = Signal()  # it holds the code of the last cluster
+        ends = Signal()  # it holds the code of the last cluster: known a word ahead, as `right` is on a long path
         right = Signal()
+        last = comb(m, "last", (self.clusters - 1)[: len(final)])
+        after = comb(m, "after", Mux(ends, 0, at + 1), len(at))
         with m.If(self.switches):
-            m.d.sync += [some.eq((self.clusters != 0) & (at == 0)), final.eq(self.clusters - 1)]
+            m.d.sync += [
+                some.eq((self.clusters != 0) & (at == 0)),
+                final.eq(last),
+                ends.eq(at == last >> lane_bits),
+            ]
         lane = (row.keep == final[:lane_bits]) if lane_bits else 1
         m.d.comb += [
-            ends.eq(at == final >> lane_bits),
             right.eq(some & (row.last == ends) & (~ends | lane)),
             self.o.payload.eq(self.i.payload),
-            self.o.valid.eq(self.i.valid & right & ~self.switches),
-            self.i.ready.eq(self.o.ready & ~self.refuses & ~self.switches),
-            self.refuses.eq(self.i.valid & ~right & ~self.switches),
+            self.o.valid.eq(self.i.valid & right),
+            self.i.ready.eq(self.o.ready & ~self.refuses),
+            self.refuses.eq(self.i.valid & ~right),
         ]
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += at.eq(Mux(ends, 0, at + 1))
+            m.d.sync += [at.eq(after), ends.eq(after == final >> lane_bits)]
         return m

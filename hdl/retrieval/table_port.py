@@ -7,13 +7,14 @@ accesses of the other kind in flight::
            |    |                 |    |                         ^            ^
            v    v                 v    v                         |            |
         +----------------------------------+                 +--------------------+
-        | _take: the older of a client,    |                 | _hand_out: check   |
-        |        clients in turn           |                 |   bits             |
+        | _place: each one's in its table  |                 | _hand_out: check   |
+        | _take: the older of a client,    |                 |   bits             |
+        |        clients in turn           |                 |                    |
         +----------------------------------+                 +--------------------+
-        | _locate: place in the table      |                           ^ r_word
-        +----------------------------------+                 +--------------------+
-                         | kept                              | _read_beat: an item|
-                         v                                   |   a cycle          |
+                         | kept                                        ^ r_word
+                         v                                   +--------------------+
+                                                             | _read_beat: an item|
+                                                             |   a cycle          |
         +----------------------------------+   order, a      +--------------------+
         | _send: addresses                 | -- FIFO of asks --->      ^
         | _write_beat: check bits, strobes |                           |
@@ -42,6 +43,11 @@ from openvrex.hdl.retrieval.table_client import Sizes, table_client
 from openvrex.hdl.unit import Unit
 
 CLIENTS = ("hcu", "kvmu")
+# The kinds of items that each client reads and writes.
+ITEMS = {
+    "hcu": (Item.LEVEL, Item.HASH),
+    "kvmu": (Item.PLACE, Item.RING, Item.COUNT, Item.ROW, Item.NEXT, Item.POOL),
+}
 _PAGE_BITS = PAGE.bit_length() - 1
 
 
@@ -133,13 +139,12 @@ class TablePort(Unit):
         request, sent, given = _Request(self.p, self.layout), _Sent(self.layout), _Given(self.p, self.layout)
         order = m.submodules.order = SyncFIFO(width=given.ask.shape().size, depth=READS)
         self._take(m, request)
-        self._locate(m, request)
         self._send(m, request, sent, given, order)
         self._write_beat(m, request, sent)
         self._read_beat(m, given, order)
         self._hand_out(m, given)
         self._halt(m, request, sent, given, order)
-        self._count(
+        self._count_later(
             m,
             asks=request.goes & ~request.kept.write,
             puts=request.goes & request.kept.write,
@@ -166,7 +171,9 @@ class TablePort(Unit):
                 put.ready.eq(picked & room & writes),
             ]
             m.d.sync += older.eq(put.valid & ~put.ready & (writes | ask.ready))
-            parts.append((number, ask.payload, put.payload, writes, offers, picked))
+            # Who is picked is known late, so each request has its place by then.
+            places = [self._place(m, f"{name}_{n}", ITEMS[name], x.payload) for n, x in (("ask", ask), ("put", put))]
+            parts.append((number, ask.payload, put.payload, places, writes, offers, picked))
         (*_, first, first_picked), (*_, second, second_picked) = parts
         m.d.comb += [
             room.eq(~request.waits | request.goes),
@@ -181,7 +188,8 @@ class TablePort(Unit):
                 m.d.sync += turn.eq(second_picked)
         with m.If(room & request.comes):
             m.d.sync += request.kept.eq(request.next)
-        for number, ask, put, writes, _, _ in parts:
+        m.d.comb += request.next.client.eq(request.client)
+        for number, ask, put, (ask_place, put_place), writes, _, _ in parts:
             with m.If(request.client == number):
                 m.d.comb += [
                     request.next.write.eq(writes),
@@ -189,25 +197,22 @@ class TablePort(Unit):
                     request.next.data.eq(put.data),
                     request.next.item.eq(Mux(writes, put.item, ask.item)),
                     request.next.ctx.eq(Mux(writes, put.ctx, ask.ctx)),
-                    request.index.eq(Mux(writes, put.index, ask.index)),
+                    request.next.place.eq(Mux(writes, put_place, ask_place)),
                 ]
 
-    def _locate(self, m: Module, request: "_Request") -> None:
-        """Computes the place of the request's item in its table."""
+    def _place(self, m: Module, name: str, items: tuple[Item, ...], asked: data.View) -> Signal:
+        """The place of an item, which is of one of these kinds, in its table."""
         layout = self.layout
-        first = Signal.like(request.next.place, name="first")  # place of the array
-        behind = Signal.like(request.next.place, name="behind")  # bytes of the items before this one
-        m.d.comb += [
-            request.next.client.eq(request.client),
-            request.next.place.eq(first + behind),
-        ]
-        with m.Switch(request.next.item):
-            for item in Item:
+        first = Signal(_place_bits(layout), name=f"{name}_first")  # place of the array
+        behind = Signal(_place_bits(layout), name=f"{name}_behind")  # bytes of the items before this one
+        with m.Switch(asked.item):
+            for item in items:
                 with m.Case(item):
                     m.d.comb += [
                         first.eq(layout.address(item)),
-                        behind.eq(request.index << _log(layout.bytes(item))),
+                        behind.eq(asked.index << _log(layout.bytes(item))),
                     ]
+        return comb(m, f"{name}_place", first + behind, len(first))
 
     def _send(self, m: Module, request: "_Request", sent: "_Sent", given: "_Given", order: SyncFIFO) -> None:
         """Sends the request to the bus when nothing of the other kind is in flight."""
@@ -394,12 +399,17 @@ def _order_layout(p: DreParams, layout: TableLayout) -> data.StructLayout:
     )
 
 
+def _place_bits(layout: TableLayout) -> int:
+    """Bits of the number of bytes from the first page of a table to an item."""
+    last = max(layout.address(item, 0, layout.number(item) - 1) for item in Item)
+    return max(_PAGE_BITS + 1, bits_for(last + 1))
+
+
 class _Request:
     """The request that comes, and the one that waits for the bus."""
 
     def __init__(self, p: DreParams, layout: TableLayout):
-        n_ctx, n_index, bits, most, *_ = map(max, zip(*client_sizes(p).values(), strict=True))
-        last = max(layout.address(item, 0, layout.number(item) - 1) for item in Item)
+        n_ctx, _, bits, most, *_ = map(max, zip(*client_sizes(p).values(), strict=True))
         kept = data.StructLayout(
             {
                 "write": 1,
@@ -407,13 +417,12 @@ class _Request:
                 "item": bits_for(len(Item)),
                 "more": bits_for(most),
                 "ctx": bits_for(n_ctx),
-                "place": max(_PAGE_BITS + 1, bits_for(last + 1)),  # bytes from the table's first page to the item
+                "place": _place_bits(layout),  # bytes from the table's first page to the item
                 "data": bits,
             }
         )
         self.comes = Signal()  # a client offers a request
         self.client = Signal()  # the client whose turn it is
-        self.index = Signal(bits_for(n_index))
         self.next = Signal(kept)  # the request that comes
         self.waits = Signal()  # a request waits for the bus
         self.kept = Signal(kept, reset_less=True)  # that request

@@ -303,7 +303,7 @@ class WtuBuckets(lanes.WtuPorts):
             m.d.sync += row.state.eq(State.LOAD)
 
     def _count_events(self, m: Module, row: "_Row", now: "_Pass", word: "_Stage") -> None:
-        self._count_when(
+        self._count_later(
             m,
             rows=now.finish,
             words=now.accept,

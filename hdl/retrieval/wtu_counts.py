@@ -30,7 +30,7 @@ class CountRing(wiring.Component):
     c : In(stream of `hdl.retrieval.wtu_lanes.count_layout`) : words of counts. A word with `first` is taken when
         `idle`, another one unless the ring is full
     idle : In(1) : no row is in flight
-    take : In(1), rewind : In(1) : the word of scores is done; it is the last of a reading
+    take : In(1), rewind : In(1) : the word of scores is done; if so, it is the last of a reading
     here : Out(1), counts : Out(n_w x count_bits) : the counts are those of the next word of scores
     used : Out(1) : a place of the ring gets free
     error : Out(2), if protected : as in `hdl.memory.error_members`
@@ -71,13 +71,17 @@ class CountRing(wiring.Component):
         full = comb(m, "full", (write ^ read) == 1 << bits)
         behind = comb(m, "behind", Mux(self.rewind & keep, 0, self._behind(m, read, "behind_read")))
         read_at = comb(m, "read_at", Mux(self.take, behind, read))
-        some = comb(m, "some", read_at != write)
         m.d.comb += c.ready.eq(Mux(first, self.idle, ~full))
         writes = comb(m, "writes", c.valid & c.ready)
         write_at = comb(m, "write_at", Mux(first, 0, write))
-        # The word that comes goes to the bank that is read, or drops all words.
-        clash = comb(m, "clash", writes & (first | (write_at[0] == read_at[0])))
-        reads = comb(m, "reads", some & ~clash & (self.take | ~held))
+        # `take` comes last in a cycle: both places that it chooses from are compared.
+        # A clash: the word that comes goes to the bank that is read, or drops all words.
+        clashes, readable = [], []
+        for name, place in (("stays", read), ("moves", behind)):
+            clashes.append(comb(m, f"clash_{name}", writes & (first | (write_at[0] == place[0]))))
+            readable.append(comb(m, f"some_{name}", (place != write) & ~clashes[-1]))
+        clash = comb(m, "clash", Mux(self.take, clashes[1], clashes[0]))
+        reads = comb(m, "reads", Mux(self.take, readable[1], readable[0] & ~held))
         for k, ram in enumerate(rams):
             m.submodules[f"count{k}"] = ram
             own = writes & (write_at[0] == k)

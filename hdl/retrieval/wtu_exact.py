@@ -81,7 +81,7 @@ class WtuExact(lanes.WtuPorts):
         self._keep_digits(m, row, walk)
         self._offer_beats(m, row, word, out, hist)
         self._next_state(m, row, word, test, walk)
-        self._count_when(
+        self._count_later(
             m,
             rows=row.finish,
             words=word.accept,
@@ -105,14 +105,16 @@ class WtuExact(lanes.WtuPorts):
     def _choose_test(self, m: Module, row: "_Row", word: "_Word", test: "_Test") -> None:
         """Last reading: chooses the equal codes that are weighed next, until the unit knows which of them to select."""
         p, steps = self.p, self.p.test_steps
+        open_ = Signal(name="open")  # the row may have candidates
         with m.Switch(test.step):
             for step in range(steps + 1):
                 lower = [step == steps or not j >> step & 1 for j in range(p.n_w)]
                 with m.Case(step):
                     m.d.comb += test.low.eq(Cat(*map(Const, lower)))
         m.d.comb += [
-            test.candidates.eq(word.equal & (row.selects & ~row.crossed).replicate(p.n_w)),
-            test.due.eq(test.candidates.any() & ~test.settled),
+            open_.eq(row.selects & ~row.crossed),
+            test.candidates.eq(word.equal & open_.replicate(p.n_w)),
+            test.due.eq(word.equal.any() & open_ & ~test.settled),  # `equal` comes late, the others do not
             test.lanes.eq(test.candidates & test.window & test.low),
         ]
 
@@ -142,7 +144,7 @@ class WtuExact(lanes.WtuPorts):
             self.used.eq(ring.used),
             ring.idle.eq(self.idle),
             ring.take.eq(word.accept),
-            ring.rewind.eq(word.end),
+            ring.rewind.eq(self.i.payload.last),
             word.counted.eq(ring.here),
             hist.counts.eq(ring.counts),
         ]

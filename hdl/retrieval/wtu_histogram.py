@@ -4,6 +4,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from openvrex.hdl.arith.carry_save import add
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval import wtu_lanes as lanes
@@ -112,15 +113,18 @@ class WeightedHistogram(wiring.Component):
     def _bin(
         self, m: Module, k: int, weights: list[list[Signal]], added: Signal, valid1: Signal, valid2: Signal
     ) -> None:
-        """Stages 2 and 3: adds the lanes' weights to bin k."""
-        p, sum_ = self.p, self.sums[k]
-        came = reg(m, f"came{k}", lanes.adder_tree(m, [own[k] for own in weights], f"tree{k}"), when=valid1)
-        shifted = Signal(self.sum_bits, name=f"shifted{k}")
-        with m.Switch(added):
-            for d in range(p.count_digits):
-                with m.Case(d):
-                    m.d.comb += shifted.eq(came << d * p.count_digit)
+        """Stages 2 and 3: adds the lanes' weights to bin k. Stage 2 ends with the sums of two halves of the lanes."""
+        p, sum_, own = self.p, self.sums[k], [own[k] for own in weights]
+        halves = [own[: len(own) // 2], own[len(own) // 2 :]] if len(own) > 1 else [own]
+        shifted = []
+        for name, half in zip("ab", halves, strict=False):
+            came = reg(m, f"came{k}{name}", lanes.adder_tree(m, half, f"tree{k}{name}"), when=valid1)
+            shifted.append(Signal(self.sum_bits, name=f"shifted{k}{name}"))
+            with m.Switch(added):
+                for d in range(p.count_digits):
+                    with m.Case(d):
+                        m.d.comb += shifted[-1].eq(came << d * p.count_digit)
         # A cycle before the first digit of a new sum arrives, which drops the last one of the sum before.
         restart = reg(m, f"restart{k}", self.restart[k] & self.take, reset_less=False)
         with m.If(valid2 | restart):
-            m.d.sync += sum_.eq(Mux(restart, 0, sum_ + shifted))
+            m.d.sync += sum_.eq(Mux(restart, 0, add(m, [sum_, *shifted], self.sum_bits, f"next{k}")))

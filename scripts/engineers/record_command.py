@@ -307,7 +307,7 @@ DRE = ("hcu", "wtu", "cluster_set", "kvmu", "table_port", "dre")
 # access times of its memories, which ABC does not know, come on top.
 DRE_TARGET, LXE_TARGET = 500, 600
 EXECUTION = ("dpe", "vpe", "loader", "storer", "sequencer")
-OTHERS = ("retriever", "feeder", "arbiter", "motion_mask", "dre_ip")  # beside and around the others
+OTHERS = ("retriever", "feeder", "arbiter", "motion_mask", "dre_ip", table3.JOINED)  # beside and around the others
 # Units that other presets have otherwise than `core`: an expander of weights, whole buckets, residuals, entries of 4
 # bits, several cores.
 ELSEWHERE = (

@@ -24,7 +24,7 @@ UNITS = (*emit.UNITS, *table3.BLOCKS)  # with parameters of their own
 
 def valid() -> list[str]:
     """What can be mapped."""
-    return [*UNITS, *emit.BESIDE, *table3.AROUND, CORE]
+    return [*UNITS, *emit.BESIDE, *table3.AROUND, CORE, table3.JOINED]
 
 
 Liberty = Annotated[
@@ -49,8 +49,8 @@ Gated = Annotated[
 Unit = Annotated[
     str,
     typer.Argument(
-        help=f"One of {', '.join(valid())} (all units side by side), or a folder of `vrex generate`. The units inside "
-        "of it are listed too."
+        help=f"One of {', '.join(valid())}, or a folder of `vrex generate`. The units inside of it are listed too. "
+        f"{CORE}: all units side by side; {table3.JOINED}: joined, so that paths go through several of them."
     ),
 ]
 
@@ -137,7 +137,7 @@ def units_of(unit: str) -> list[str]:
     if unit == CORE:
         return list(table3.UNITS)
     if unit not in emit.UNITS:
-        return [unit] if unit in (*table3.BLOCKS, *emit.BESIDE, *table3.AROUND) else []
+        return [unit] if unit in (*table3.BLOCKS, *emit.BESIDE, *table3.AROUND, table3.JOINED) else []
     inside = [u for u in emit.UNITS if emit.UNITS[u][2].startswith(emit.UNITS[unit][2] + ".")]
     return [*inside, *(["table_port"] if unit == "dre" else []), unit]
 

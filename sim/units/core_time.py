@@ -58,6 +58,7 @@ class RowTime:
         self.dre, self.n_w = dre, dre.p.wtu.n_w
         self.ring: CountRing | None = None  # if counts come round and round
         self.loaded = self.accepted = -1  # cycles in which the last word went to the feeder and to the WTU
+        self.before = -1  # cycle in which the word before it went to the WTU
         self.free = 0  # first cycle in which the WTU can work on the next word
         self.reading, self.word = 0, 0
 
@@ -73,10 +74,11 @@ class RowTime:
         self.loaded = max(cycle - 1, self.loaded)
         selects = self.reading == len(plan.walks)
         for _ in range(-(-codes // self.n_w)):
-            self.loaded = max(self.loaded + 1, self.accepted)
+            # The feeder holds a word that the WTU does not take, and the one behind it.
+            self.loaded = max(self.loaded + 1, self.before + 1)
             digits, tests = plan.digits[self.word], plan.tests[self.word] if selects and plan.tests else 0
             starts = max(self.loaded + 1, self.free)
-            self.accepted = self._accept(starts, digits, tests)
+            self.before, self.accepted = self.accepted, self._accept(starts, digits, tests)
             self.free, self.word = self.accepted + 1, self.word + 1
         return self.loaded
 

@@ -172,6 +172,7 @@ async def retrieves(dut):
         cocotb.start_soon(stop())
         before, got = len(memory.w.got), taken()
         await step()
+        await step()  # a counter shows what began a cycle later
         started, stopped = begun(dut), bench.cycle
         while bits_of(dut.busy):
             assert bench.cycle < stopped + 60_000, "never drained"
@@ -232,6 +233,7 @@ async def retrieves(dut):
             await step()
         if e["fault"]:
             counts = taken()
+            await step()
             await step()
             started = begun(dut)  # in the cycle of the fault, too
             for _ in range(e["hold"]):

@@ -76,9 +76,10 @@ async def requests(dut):
         halts, begun, quiet = False, [], 0
         while quiet < 12:
             assert bench.cycle < e["limit"], f"no end: {[len(s.queue) for s in sources.values()]} to go"
+            halted = halts
             await step()
             halts = halts or bool(bits_of(dut.stop))
-            begun += [bits_of(dut.perf) & (1 << 64) - 1] * halts  # asks and puts
+            begun += [bits_of(dut.perf) & (1 << 64) - 1] * halted  # asks and puts, which are counted a cycle later
             assert begun[:1] == begun[-1:], f"a request was begun in cycle {bench.cycle}"
             halts = halts or bool(pulses["bus"] or pulses["wrong"])
             ended = halts or not any(todo.values()) and not any(s.queue for s in sources.values())

@@ -19,10 +19,10 @@ from openvrex.tb.library.stress_traffic import StressTraffic
 
 # Counter -> cycles between an event and the cycle in which the counter shows it.
 COUNTERS = {
-    "sequencer.instructions": 2,
     **dict.fromkeys((f"loader.{n}" for n in ("instructions", "bursts", "beats", "words")), 1),
     **dict.fromkeys((f"storer.{n}" for n in ("instructions", "bursts", "beats", "words")), 1),
-    **dict.fromkeys(("dpe.commands", "dpe.results", "vpe.instructions", "vpe.loads", "vpe.stores"), 1),
+    **dict.fromkeys(("sequencer.instructions", "dpe.commands", "dpe.results"), 2),
+    **dict.fromkeys(("vpe.instructions", "vpe.loads", "vpe.stores"), 2),
 }
 
 

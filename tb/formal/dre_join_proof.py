@@ -52,6 +52,11 @@ class WatchedDre(Dre):
         super()._give_rows(m, rows, wtus, *rest)
         self.rows, self.wtus = rows, wtus
 
+    def _check_rows(self, m, kvmu, switches):
+        rows = super()._check_rows(m, kvmu, switches)
+        self.check = m.submodules.row_check
+        return rows
+
     def _join_rows(self, m, wtus, tags, union, rolls):
         super()._join_rows(m, wtus, tags, union, rolls)
         self.union = union
@@ -104,6 +109,7 @@ class WatchedDre(Dre):
         m.d.sync += [seen.eq(seen | begins), waits.eq(switches | (waits & ~replies))]
         return switches & seen, [
             (~switches | ((flight == 0) & first & ~begins), "a SWITCH meets a row"),
+            (~(switches & self.check.i.valid), "a word comes with a SWITCH"),
             (~waits | ~begins, "a row begins before the reply to a SWITCH"),
         ]
 

@@ -74,10 +74,12 @@ class GuardMonitor(wiring.Component):
             within = [of & (r.first <= page) & (page <= r.last) for of, r in zip(may, self.regions, strict=True)]
             inside = ~self.confine | Cat(*within).any()
             refused = here.valid & here.ready & ~(there.valid & there.ready)
+            outside = Signal(name=f"{name}_outside")  # the burst was, in the cycle before
+            m.d.sync += outside.eq(here.valid & ~here.ready & ~inside)
             same = Cat(there.payload[n] == here.payload[n] for n in ("addr", "len")).all()
             out += [
                 (~there.valid | held | inside, f"a {kind} outside the regions leaves"),
-                (~refused | ~inside, f"a {kind} inside the regions is refused"),
+                (~refused | ~inside | outside, f"a {kind} inside the regions is refused"),
                 (~there.valid | same, f"a {kind} leaves that the manager has not offered"),
                 (~held | there.valid, f"an offered {kind} is withdrawn"),
             ]
@@ -107,6 +109,8 @@ class GuardMonitor(wiring.Component):
                 lengths[k].eq(Mux(new, i.ar.payload.len, Mux(ends, lengths[k + 1], lengths[k]))),
                 denied[k].eq(Mux(new, ~passes, Mux(ends, denied[k + 1], denied[k]))),
             ]
+        stands, stood = i.ar.valid & ~at.any() & ~i.ar.ready & ~o.ar.valid, Signal(name="read_stood")
+        m.d.sync += stood.eq(stands)
         refused = i.r.payload.resp == DENIED
         known = at.any() & i.r.valid
         asked = Mux(first_denied, refused & (i.r.payload.last == (beat == first_length)), i.r.payload == o.r.payload)
@@ -117,7 +121,7 @@ class GuardMonitor(wiring.Component):
             (~known | asked, "an answer to another read, or out of order"),
             (~(at.any() & first_denied) | i.r.valid, "a refused read waits once it is the first"),
             (~o.r.valid | (o.r.ready == i.r.ready), "the memory's answer waits without need"),
-            (~i.ar.valid | at.any() | i.ar.ready | o.ar.valid, "a read waits while nothing is in flight"),
+            (~(stands & stood), "a read waits while nothing is in flight"),
         ]
 
     def _writes(self, m: Module, i: wiring.PureInterface, o: wiring.PureInterface) -> list[tuple[Value, str]]:
@@ -125,7 +129,8 @@ class GuardMonitor(wiring.Component):
         # passed: bursts that passed less those whose beats went; -1: the beats went first
         # gone: bursts whose beats went, owed: bursts that passed, less those that have an answer
         passed, gone, owed = (Signal(range(-4, 4), name=n) for n in ("passed", "gone", "owed"))
-        denied, taken = Signal(), Signal()  # a refused burst has no answer yet; its beats were taken
+        denied, taken = Signal(), Signal()  # a refused burst has no answer yet; its beats were dropped
+        lost = Signal()  # a beat was dropped before its burst was refused
         takes, passes = i.aw.valid & i.aw.ready, o.aw.valid & o.aw.ready
         ends, swallows = (x.valid & x.ready & x.payload.last for x in (o.w, i.w))
         answers, memory = i.b.valid & i.b.ready, o.b.valid & o.b.ready
@@ -136,25 +141,33 @@ class GuardMonitor(wiring.Component):
         ]
         with m.If(takes & ~passes):
             m.d.sync += denied.eq(1)
-        with m.If(denied & swallows & ~taken):
+        drops = i.w.valid & i.w.ready & ~(o.w.valid & o.w.ready)
+        m.d.sync += lost.eq((lost | drops) & ~denied & ~takes)
+        with m.If(drops & swallows):
             m.d.sync += taken.eq(1)
         with m.If(denied & answers & ~memory):
             m.d.sync += [denied.eq(0), taken.eq(0)]
+        stands, stood = i.aw.valid & (owed <= 0) & ~denied & ~i.aw.ready & ~o.aw.valid, Signal(name="write_stood")
+        m.d.sync += stood.eq(stands)
         refused = i.b.payload.resp == DENIED
         moves = i.w.valid & i.w.ready
         return [
             (owed <= MOST, "more writes in flight than `most`"),
-            (~(takes & ~passes) | ((owed == 0) & ~denied), "a write is refused out of order"),
+            (~(takes & ~passes & denied), "a second write is refused"),
             (~passes | ~denied, "a write passes one that was refused"),
             (~o.w.valid | (passed > 0) | ((passed == 0) & o.aw.valid), "a beat leaves without a burst"),
             (~o.w.valid | (o.w.payload == i.w.payload), "another beat leaves than the manager's"),
             (~(o.w.valid & o.w.ready) | moves, "a beat leaves that the manager still offers"),
-            (~moves | (o.w.valid & o.w.ready) | (denied & ~taken), "a beat is lost"),
-            (~(o.w.valid & denied), "a beat of a refused write leaves"),
-            (~i.b.valid | o.b.valid | (denied & taken & refused), "an answer to nothing"),
+            (~drops | ((passed == 0) & ~o.aw.valid & ~taken & (denied | i.aw.valid)), "a beat is lost"),
+            (~lost | (i.aw.valid & ~o.aw.valid), "a burst leaves that lacks a beat"),
+            (~(o.w.valid & denied & (passed <= 0)), "a beat of a refused write leaves"),
+            (
+                ~i.b.valid | o.b.valid | (denied & taken & refused & (owed == 0)),
+                "an answer out of order, or to nothing",
+            ),
             (~o.b.valid | ((i.b.payload == o.b.payload) & (o.b.ready == i.b.ready)), "the memory's answer stays"),
-            (~(denied & taken) | i.b.valid, "a refused write waits for its answer"),
-            (~(denied & ~taken) | i.w.ready, "a beat of a refused write waits"),
-            (~i.aw.valid | (owed > 0) | denied | i.aw.ready | o.aw.valid, "a write waits while nothing is in flight"),
+            (~(denied & taken & (owed == 0)) | i.b.valid, "a refused write waits for its answer"),
+            (~(denied & ~taken & (passed == 0)) | i.w.ready, "a beat of a refused write waits"),
+            (~(stands & stood), "a write waits while nothing is in flight"),
             (~(i.w.valid & o.w.ready & (passed > 0)) | i.w.ready, "a beat waits whose burst has passed"),
         ]

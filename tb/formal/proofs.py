@@ -18,6 +18,7 @@ from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
+from openvrex.hdl.ready_slice import ReadySlice
 from openvrex.tb.formal import (
     clock_gate_equivalence,
     hcu_equality,
@@ -544,11 +545,14 @@ def _rest() -> Iterator[Goal]:
         claim = f"{name} of two ports in order"
         yield Goal("arbiter", claim, "orders of 2 bursts", deals, always, 30, merge=False, within=_few_dealt)
 
-    def order(reach: bool):
-        return OrderMonitor(Slice(StructLayout({"x": 2})), lambda item: item.x, 2, 1, reach=reach)
+    def order(kind: type, room: int, reach: bool):
+        unit = kind(StructLayout({"x": 2}))
+        return OrderMonitor(unit, lambda item: item.x, room, 1, reach=reach, through=kind is ReadySlice)
 
     forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
-    yield Goal("arbiter", "a slice keeps order, and all", "items of 2 bits", order, forgets, 30, merge=False)
+    for unit, kind, room in (("arbiter", Slice, 2), ("feeder", ReadySlice, 1)):
+        slices = partial(order, kind, room)
+        yield Goal(unit, "a slice keeps order, and all", "items of 2 bits", slices, forgets, 30, merge=False)
 
 
 def _dre_join() -> Iterator[Goal]:
@@ -677,12 +681,12 @@ def _streams() -> Iterator[Goal]:
     yield stream_goal("vpe", unread("o__ready"), 40)
     steady = partial(patch, "openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores)
     yield stream_goal("sequencer", unread("mul__ready"), 40, within=steady)
-    yield stream_goal("feeder", unread("k__ready"), 30)
+    yield stream_goal("feeder", unread("o__ready", "unit.k_slice"), 30)
     yield stream_goal("loader", unread("ar__ready"), 30)
     yield stream_goal("storer", unread("aw__ready"), 30)
     yield stream_goal("retriever", unread("bus__ar__ready"), 40)
     yield stream_goal("arbiter", unread("o__ready", "unit.read_out"), 30)
-    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 30, depth=30)
+    yield stream_goal("dre", unread("w__ready", "unit.kvmu"), 0, depth=30)  # rows need a SWITCH and its tables
     yield stream_goal("lxe", unread("ar__ready", "unit.loader"), 0, depth=16, within=steady)
     yield stream_goal("dre_ip", unread("bus__ar__ready", "unit.engine.retriever"), 0, asked=True, depth=24)
     yield stream_goal("core_ip", unread("ar__ready", "unit"), 0, asked=True, depth=16)

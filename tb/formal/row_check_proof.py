@@ -1,10 +1,11 @@
 """Proof about rows of scores: a row that reaches the WTU has one code for each cluster of its context, and no more.
 
-Words, stalls and SWITCHes are free in every cycle, so the proof holds for any stream, however wrong.
+Words, stalls and SWITCHes are free in every cycle, except that none of either comes with the other
+(`tb.formal.dre_join_proof`), so the proof holds for any stream, however wrong.
 """
 
 from amaranth import Module, Mux, Signal
-from amaranth.hdl import Assert
+from amaranth.hdl import Assert, Assume
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
@@ -36,6 +37,7 @@ class RowMonitor(wiring.Component):
         clusters = Signal.like(self.clusters)  # of the SWITCH
         m.d.comb += [
             clusters.eq(Mux(self.clusters > p.clusters, p.clusters, self.clusters)),
+            Assume(~(self.valid & self.switches)),
             unit.i.valid.eq(self.valid),
             unit.i.payload.eq(self.word),
             unit.o.ready.eq(self.ready),

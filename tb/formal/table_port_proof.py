@@ -20,11 +20,10 @@ from amaranth.lib import data
 from openvrex.golden.retrieval.table_layout import SHARED, Item
 from openvrex.hdl.params import DreParams, override, preset
 from openvrex.hdl.retrieval.table_client import ask_layout, put_layout
-from openvrex.hdl.retrieval.table_port import CLIENTS, TablePort, client_sizes
+from openvrex.hdl.retrieval.table_port import CLIENTS, ITEMS, TablePort, client_sizes
 from openvrex.tb.formal.stream_proof import Channel, UnitMonitor, channels
 
 _COUNT = 6  # bits of a count
-_ITEMS = {"hcu": (Item.LEVEL, Item.HASH), "kvmu": tuple(item for item in Item if item != Item.HASH)}
 _BULK = {"hcu": Item.HASH, "kvmu": Item.COUNT}
 
 
@@ -78,7 +77,7 @@ class PortMonitor(UnitMonitor):
         request = data.View(layout, gives[id(c.payload[0])])
         more = 0 if kind == "put" else request.more
         legal = []
-        for item in _ITEMS[client]:
+        for item in ITEMS[client]:
             contexts = 1 if item in SHARED else n_ctx
             bulk = (more == 0) | ((request.index % most == 0) & (more < most) if item == _BULK[client] else 0)
             inside = (request.ctx < contexts) & (request.index + more < self.layout.number(item))

@@ -53,7 +53,7 @@ TYPED = {
     "size area hcu --effort lazy": "effort='lazy': must be one of area, speed",
     "size table3 --node 15": "--node=15: must be one of 7, 14, 16, 28, 45, 130",
     "size timing nothing": "unit='nothing': must be one of",
-    "size timing system": "motion_mask_ip, registers, core; others are measured by these parts of them",
+    "size timing system": "motion_mask_ip, registers, core, core_joined; others are measured by these parts of them",
     "size timing --target 500": "target=500: must be more than 0 ps, and needs effort speed",
     "size timing hcu --node 15": "--node=15: must be one of 7, 14, 16, 28, 45, 130",
     "size timing hcu --macro nowhere.lib": "nowhere.lib: cannot read the Liberty file",

@@ -48,9 +48,9 @@ def test_comments_and_spaces_change_nothing(text):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("& right & ~self.switches", "| right & ~self.switches"),
+        ("self.i.valid & right)", "self.i.valid | right)"),
         ("ends, 0, at + 1", "ends, 0, at + 3"),
-        ("final.eq(self.clusters - 1)", "final.eq(self.clusters)"),
+        ("(self.clusters - 1)[", "self.clusters["),
     ],
 )
 def test_an_edit_is_seen(text, old, new):
