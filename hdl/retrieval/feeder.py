@@ -25,7 +25,8 @@ class Feeder(Unit):
     lanes + i. Code i of SCORE word j is the score of cluster j * lanes + i. An order on `order` goes out on `k` between
     two rows of HASH, before the next row.
 
-    Corner cases: the feeder drops bits of a HASH row beyond n_hp, and whole words beyond ceil(n_hp / lanes).
+    Corner cases: the feeder drops bits of a HASH row beyond n_hp, and whole words beyond ceil(n_hp / lanes). On each
+    output it holds two beats that are not taken.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ WTU ends a selection only behind the last word of its row, as is proved of each.
 and table port do,
 
 * while a SWITCH goes to the KVMU, no row is under way: none that has begun has still to be joined, and none begins
-  until the reply is taken
+  until the reply is taken; as the KVMU takes it, no word is on offer to the row check
 * each row, in all its readings, goes to one WTU, and its selection is taken from there, in the order of the rows, with
   the end of set that came with the row
 * each answer of the HCU goes to `t` once and to the KVMU once, unchanged, before the next one comes

@@ -1,7 +1,7 @@
 """Proof about rows of scores: a row that reaches the WTU has one code for each cluster of its context, and no more.
 
-Words, stalls and SWITCHes are free in every cycle, except that none of either comes with the other
-(`tb.formal.dre_join_proof`), so the proof holds for any stream, however wrong.
+Words, stalls and SWITCHes are free in every cycle, so the proof holds for any stream, however wrong. Only a word and a
+SWITCH never come together (`tb.formal.dre_join_proof`).
 """
 
 from amaranth import Module, Mux, Signal

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from openvrex.hdl import emit, emit_cache, params
+from openvrex.hdl.execution.core import Core
 from openvrex.hdl.execution.lxe import Lxe
 from openvrex.synth import mapping, table3
 from openvrex.synth.flow import MemoryMacro, synthesise
@@ -593,6 +594,25 @@ def test_command_prints_table_iii(core):
     assert rows["memory"]["area"]["value"] == pytest.approx(rows["memory"]["memories"]["value"])
     assert rows["core"]["power"] is None
     assert rows["core"]["area"]["low"] < rows["core"]["area"]["value"] < rows["core"]["area"]["high"]
+
+
+def test_a_joined_core_is_timed_through_its_units(units):
+    """A path goes through every unit of the core, each of which is mapped as a module of its own."""
+    core = params.preset("tiny").core
+    names = [f"lxe__{n}" for n, *_ in Lxe.units(core)] + [n for n, *_ in Core.units(core)[1:]]
+    text, last = "", "d"
+    for name in names:
+        text += f"  wire {name}; core__{name} u_{name}(.clk(clk), .d({last}), .q({name}));\n"
+        last = name
+    text = f"module core(input clk, d, output reg r);\n{text}  always @(posedge clk) r <= {last};\nendmodule\n"
+    unit = "input clk, d, output q); reg r; always @(posedge clk) r <= d; assign q = r ^ d; endmodule\n"
+    units["core"] = emit.Emitted(text + "".join(f"module core__{name}({unit}" for name in names), "core", {})
+    report = json.loads(vrex("size", "timing", "core_joined", "--preset", "tiny", "--json").stdout)
+    joined = report["units"]["core_joined"]
+    (path,) = (p for p in joined["timing"]["paths"] if p["kind"] == "register to register")
+    assert path["module"] == "core"
+    assert [step["cell"] for step in path["steps"][-len(names) + 1 :]] == [f"core__{n}" for n in names[1:]]
+    assert joined["registers"] == len(names) + 1
 
 
 def test_table_iii_takes_powers(core, tmp_path):
