@@ -7,9 +7,9 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.program.isa import StoreTo
 from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.params import CoreParams, bits_for
-from openvrex.hdl.ready_slice import ReadySlice
 from openvrex.hdl.retrieval.hcu_state import JOIN, NEWEST, token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
+from openvrex.hdl.slices import ReadySlice
 from openvrex.hdl.unit import Unit
 
 

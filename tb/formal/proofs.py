@@ -12,13 +12,12 @@ from unittest.mock import patch
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 
-from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.emit import ALL, params_of
 from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
-from openvrex.hdl.ready_slice import ReadySlice
+from openvrex.hdl.slices import ReadySlice, Slice
 from openvrex.tb.formal import (
     clock_gate_equivalence,
     hcu_equality,

@@ -249,7 +249,7 @@ MUTANTS = {
     "$mux 1.57740df7: S[0] const0": "scalars are taken before they come",
     "$and 1.9d174000: Y[0] const0": "words are overwritten before they are stored",
     "$or 1.5b0b89aa: Y[0] const1": "a stored word takes the place of one that waits",
-    "$mux 1.050cd1b5: Y[1] const0": "a STORE reads bank B while it is being read",
+    "$and 1.5fc6ca62: Y[0] const0": "a STORE reads a bank while a word reads it",
     "$or 1.248aac0c: Y[0] const0": "it picks the first of two",
     "$or 1.f60ce664: Y[0] const0": "a NaN in a sum is lost",
     "$reduce_or 1.c238774a: Y[0] const0": "the highest exponent of a sum is even",

@@ -137,7 +137,7 @@ MUTANTS = {  # by size
         "$or 1.ed0f6f14: B[0] const1": "and the reverse",
         "$or 1.4056b930: B[0] inv": "who went goes again",
         "$or 1.4056b930: B[0] const1": "the HCU always goes first",
-        "$add 1.0ab40f53: B[0] const0": "neighbours have one place",
+        "$add 1.8960b43a: B[0] const0": "neighbours have one place",
         "$or 1.0246bed2: B[0] const0": "half of a long item is not written",
         "$not 1.af56c810: Y[0] const1": "and a neighbour is",
         "$or 1.9fccd7c9: B[0] const0": "a beat is kept behind its last item",
