@@ -24,11 +24,12 @@ from openvrex.hdl.bus.axi import (
     write_layout,
 )
 from openvrex.hdl.bus.interleaver import Interleaver
-from openvrex.hdl.bus.manager_port import COMMON_BITS, LxeManagerPort, ManagerPort, Slice, TableManagerPort
+from openvrex.hdl.bus.manager_port import COMMON_BITS, LxeManagerPort, ManagerPort, TableManagerPort
 from openvrex.hdl.leaf import place
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import SystemParams, bits_for
 from openvrex.hdl.queues import OWNERS, WRITES, port_beats
+from openvrex.hdl.slices import Slice
 from openvrex.hdl.unit import Unit
 
 MANAGERS = 3  # of a core: its LXE, its retriever, its tables

@@ -9,10 +9,10 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from openvrex.hdl.bus.axi import address_layout, manager_signature
-from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import SystemParams, bits_for
 from openvrex.hdl.queues import WRITES, dealt_bursts
+from openvrex.hdl.slices import Slice
 
 
 class Interleaver(wiring.Component):

@@ -11,46 +11,11 @@ from openvrex.golden.program.isa import ADDR_BITS
 from openvrex.hdl.bus.axi import address_layout, read_layout, response_layout, write_layout
 from openvrex.hdl.params import SystemParams
 from openvrex.hdl.queues import LEAST, port_beats, table_beats
+from openvrex.hdl.slices import Slice
 
 COMMON_PAGE = 12  # logarithm of the grid of the addresses of what a group reads together
 COMMON_BITS = ADDR_BITS - COMMON_PAGE
 COMMON_LAYOUT = data.StructLayout({"on": 1, "base": COMMON_BITS, "limit": COMMON_BITS})
-
-
-class Slice(wiring.Component):
-    """Register slice: puts a stream's outputs into registers.
-
-    Parameters
-    ----------
-    shape : of the payload
-
-    Members
-    -------
-    i : In(stream of shape), o : Out(stream of shape) : the stream before and behind the registers
-
-    Latency: 1 cycle.
-    Throughput: an item a cycle; holds two.
-    Raises: nothing.
-    Source: this project's own.
-    """
-
-    def __init__(self, shape):
-        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
-
-    def elaborate(self, platform):
-        m = Module()
-        front, back = (Signal.like(self.i.payload, name=n, reset_less=True) for n in ("front", "back"))
-        held, full = Signal(name="held"), Signal(name="full")
-        m.d.comb += [self.i.ready.eq(~full), self.o.valid.eq(held), self.o.payload.eq(front)]
-        with m.If(self.o.ready | ~held):
-            m.d.sync += [
-                front.as_value().eq(Mux(full, back.as_value(), self.i.payload.as_value())),
-                held.eq(full | self.i.valid),
-                full.eq(0),
-            ]
-        with m.Elif(self.i.valid & ~full):
-            m.d.sync += [back.eq(self.i.payload), full.eq(1)]
-        return m
 
 
 class ManagerPort(wiring.Component):

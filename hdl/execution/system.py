@@ -7,12 +7,12 @@ from amaranth.lib.wiring import In, Out
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter, common_members, memory_members
 from openvrex.hdl.bus.axi import CHANNELS, HOST_PREFIX, PREFIX, TABLE_PREFIX, connect_streams, pass_ports
 from openvrex.hdl.bus.guard import region_members
-from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.execution.core import Core
 from openvrex.hdl.instruction_layouts import host_layout, status_layout
 from openvrex.hdl.leaf import place
 from openvrex.hdl.params import SystemParams, bits_for
 from openvrex.hdl.retrieval.dre import setting_members
+from openvrex.hdl.slices import Slice
 from openvrex.hdl.unit import Composite
 
 

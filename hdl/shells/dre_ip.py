@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 from openvrex.golden.program.isa import ADDR_BITS, Status
 from openvrex.hdl.bus.axi import PREFIX, TABLE_PREFIX, pass_manager, pass_ports, port_members
 from openvrex.hdl.bus.guard import Manager, connect_guarded, region_members
-from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.instruction_layouts import retrieve_layout
 from openvrex.hdl.memory import collect_errors
 from openvrex.hdl.named import comb
@@ -27,6 +26,7 @@ from openvrex.hdl.shells.register_block import (
     lite_members,
 )
 from openvrex.hdl.shells.watchdog import watchdog
+from openvrex.hdl.slices import Slice
 from openvrex.hdl.unit import Composite
 
 RESULT, COUNT = 1, 2  # numbers of the registers that the retriever sets

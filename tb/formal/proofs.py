@@ -12,13 +12,12 @@ from unittest.mock import patch
 from amaranth.lib import wiring
 from amaranth.lib.data import StructLayout
 
-from openvrex.hdl.bus.manager_port import Slice
 from openvrex.hdl.emit import ALL, params_of
 from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
-from openvrex.hdl.ready_slice import ReadySlice
+from openvrex.hdl.slices import ReadySlice, Slice
 from openvrex.tb.formal import (
     clock_gate_equivalence,
     hcu_equality,
@@ -550,7 +549,7 @@ def _rest() -> Iterator[Goal]:
         return OrderMonitor(unit, lambda item: item.x, room, 1, reach=reach, through=kind is ReadySlice)
 
     forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
-    for unit, kind, room in (("arbiter", Slice, 2), ("feeder", ReadySlice, 1)):
+    for unit, kind, room in (("arbiter", Slice, 2), ("sequencer", ReadySlice, 1)):
         slices = partial(order, kind, room)
         yield Goal(unit, "a slice keeps order, and all", "items of 2 bits", slices, forgets, 30, merge=False)
 

@@ -186,7 +186,7 @@ MUTANTS = {
     "$sub 1.268588f0: Y[0] const0": "a row is not aligned",
     "$add 0.9df778f4: Y[0] inv": "a sum is off by one",
     "$sub 1.91cb3be0: Y[0] const0": "a chunk is not aligned",
-    "$and 1.4f9593d7: B[0] const1": "it issues whether or not there is room for the result",
+    "$and 1.ca8dfa40: B[0] const1": "it issues whether or not there is room for the result",
     "$mux 1.4109b033: S[0] const0": "halves are added",
     "$mux 1.877a88ee: S[0] inv": "the smaller half is taken",
     "$eq 1.8c11d75b: Y[0] const1": "a tile has one chunk",

@@ -156,9 +156,9 @@ MUTANTS = {  # by size
     "tiny": {
         "$sub 0.e628a436: A[0] const0": "a bin crosses that equals what is left",
         "$and 1.a97a3259: Y[0] const1": "a word without its counts",
-        "$and 1.d13ff1c3: B[0] const1": "counts of a new context under a row",
-        "$mux 1.16b89c2a: S[0] const0": "words behind are not forgotten",
-        "$and 1.1c95591f: Y[0] const0": "equal codes are never tested",
+        "$and 1.350d497b: B[0] const1": "counts of a new context under a row",
+        "$mux 1.3d4f3ddd: S[0] const0": "words behind are not forgotten",
+        "$and 1.b2e82e43: Y[0] const0": "equal codes are never tested",
         "$reduce_or 0.959985c0: Y[0] const0": "a word crosses as a whole",
         "$and 1.6ff7723a: B[0] const1": "a test ends in front of the codes that cross",
         "$and 1.11b86688: Y[0] const0": "a test adds to the one before",

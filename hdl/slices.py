@@ -1,4 +1,4 @@
-"""Slice that keeps the `ready` of a stream out of the paths before it."""
+"""Register slices of streams: they cut the paths that go through `ready`, and through `valid` and the payload."""
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -38,4 +38,40 @@ class ReadySlice(wiring.Component):
         m.d.sync += full.eq(self.o.valid & ~self.o.ready)
         with m.If(self.i.valid & ~full):
             m.d.sync += kept.eq(self.i.payload)
+        return m
+
+
+class Slice(wiring.Component):
+    """Register slice: puts a stream's outputs into registers.
+
+    Parameters
+    ----------
+    shape : of the payload
+
+    Members
+    -------
+    i : In(stream of shape), o : Out(stream of shape) : the stream before and behind the registers
+
+    Latency: 1 cycle.
+    Throughput: an item a cycle; holds two.
+    Raises: nothing.
+    Source: this project's own.
+    """
+
+    def __init__(self, shape):
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        front, back = (Signal.like(self.i.payload, name=n, reset_less=True) for n in ("front", "back"))
+        held, full = Signal(name="held"), Signal(name="full")
+        m.d.comb += [self.i.ready.eq(~full), self.o.valid.eq(held), self.o.payload.eq(front)]
+        with m.If(self.o.ready | ~held):
+            m.d.sync += [
+                front.as_value().eq(Mux(full, back.as_value(), self.i.payload.as_value())),
+                held.eq(full | self.i.valid),
+                full.eq(0),
+            ]
+        with m.Elif(self.i.valid & ~full):
+            m.d.sync += [back.eq(self.i.payload), full.eq(1)]
         return m
