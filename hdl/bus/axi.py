@@ -92,17 +92,21 @@ class Bursts(wiring.Component):
 
     No burst crosses a multiple of burst_bytes, and so none crosses 4 KB or the end of the address space. Addresses are
     modulo 2^40; bits of `addr` and `stride` below a beat count as zero. With `joined`, rows without a gap between them
-    are cut as one.
+    are cut as one. With `single`, there is one row (`rows` is 0), and `stride` does not count. With `limit`, a burst
+    waits until it has at most `most` beats.
 
     Parameters
     ----------
     p : CoreParams
-    joined : bool
+    joined, single : bool
+    limit : bits of `most`; 0: bursts do not wait
 
     Members
     -------
     c : In(stream of `rows_layout`) : rows
     o : Out(stream of `span_layout`) : their bursts, row by row
+    most : In(limit), with `limit` : falls only in the cycle behind a burst
+    waits : Out(1), with `limit` : the next burst has more beats
 
     Latency: a cycle from the rows' acceptance to their first burst, and one for each row that is added to a burst.
     Throughput: a burst a cycle, also across rows and their ends; of joined rows a row a cycle.
@@ -110,10 +114,11 @@ class Bursts(wiring.Component):
     Source: AXI4 (ARM IHI 0022) A3.4.1: a burst does not cross a 4 KB boundary.
     """
 
-    def __init__(self, p: CoreParams, joined: bool = False):
-        self.p, self.joined = p, joined
+    def __init__(self, p: CoreParams, joined: bool = False, single: bool = False, limit: int = 0):
+        self.p, self.joined, self.single, self.limit = p, joined, single, limit
         self.beats = word_beats(p)
-        super().__init__({"c": In(stream.Signature(rows_layout())), "o": Out(stream.Signature(span_layout()))})
+        own = {"most": In(limit), "waits": Out(1)} if limit else {}
+        super().__init__({"c": In(stream.Signature(rows_layout())), "o": Out(stream.Signature(span_layout())), **own})
 
     def elaborate(self, platform):
         p, m = self.p, Module()
@@ -129,7 +134,7 @@ class Bursts(wiring.Component):
         stride = Signal(len(c.stride) - shift)
         left = Signal(max(len(row_beats), within) + 1)  # beats left of this row and of those joined to it
         length = Signal.like(row_beats)  # beats of every row
-        rows = Signal(len(c.rows))
+        rows = Const(0) if self.single else Signal(len(c.rows))
         running = Signal()
         room = Signal(max(1, within))  # beats up to the multiple of burst_bytes
         fits = Signal()
@@ -137,6 +142,12 @@ class Bursts(wiring.Component):
         done = Signal()
         joins = Signal()  # the next row is added to the beats left
         ones = Const((1 << log_beats) - 1, log_beats)
+        offers = running & ~joins
+        goes, ends = self.o.ready & running & ~joins, self.o.ready & self.o.payload.last
+        if self.limit:  # both lengths are compared before it is known which counts
+            long = left >= self.most
+            m.d.comb += self.waits.eq(running & Mux(fits, long, room >= self.most))
+            offers, goes, ends = offers & ~self.waits, goes & ~self.waits, ends & ~long
         m.d.comb += [
             row_beats.eq(Mux(c.wide, Cat(ones, Const(1, 1), c.words), Cat(ones, c.words))),
             room.eq(~at[:within] if within else 0),
@@ -145,8 +156,8 @@ class Bursts(wiring.Component):
             self.o.payload.addr.eq(at << shift),
             self.o.payload.len.eq(Mux(fits, left[:LEN_BITS], room)),
             self.o.payload.last.eq(fits & (rows == 0)),
-            self.o.valid.eq(running & ~joins),
-            done.eq(self.o.ready & self.o.payload.last),
+            self.o.valid.eq(offers),
+            done.eq(ends),
             self.c.ready.eq(~running | done),
         ]
         gapless = Signal()
@@ -156,23 +167,24 @@ class Bursts(wiring.Component):
                 m.d.sync += gapless.eq((c.stride >> shift) == row_beats + 1)
             with m.If(joins):
                 m.d.sync += [left.eq(left + length + 1), rows.eq(rows - 1)]
-        with m.If(self.o.ready & running & ~joins):
-            m.d.sync += [
-                left.eq(Mux(fits, length, left - room - 1)),
-                at.eq(Mux(fits & ~gapless, next_row, Cat(Const(0, within), at[within:] + 1))),
-            ]
-            with m.If(fits):
-                m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
+        next_burst = Cat(Const(0, within), at[within:] + 1)
+        with m.If(goes):
+            if self.single:
+                m.d.sync += [left.eq(left - room - 1), at.eq(next_burst)]
+            else:
+                m.d.sync += [
+                    left.eq(Mux(fits, length, left - room - 1)),
+                    at.eq(Mux(fits & ~gapless, next_row, next_burst)),
+                ]
+                with m.If(fits):
+                    m.d.sync += [row.eq(next_row), rows.eq(rows - 1)]
         with m.If(self.c.ready):  # loaded even without rows, because a storer knows late
-            m.d.sync += [
-                running.eq(self.c.valid),
-                at.eq(c.addr >> shift),
-                row.eq(c.addr >> shift),
-                stride.eq(c.stride >> shift),
-                left.eq(row_beats),
-                length.eq(row_beats),
-                rows.eq(c.rows),
-            ]
+            m.d.sync += [running.eq(self.c.valid), at.eq(c.addr >> shift)]
+            if not self.single:
+                m.d.sync += [row.eq(c.addr >> shift), stride.eq(c.stride >> shift)]
+            m.d.sync += left.eq(row_beats)
+            if not self.single:
+                m.d.sync += [length.eq(row_beats), rows.eq(c.rows)]
         return m
 
 

@@ -236,8 +236,8 @@ class Lxe(Composite):
         flows += (sequencer.retrieve, storer.d)
         multiplies = multiplier.busy & ~(dpe.o.valid & ~dpe.o.ready)
         waiting = reduce(or_, (queue.level.any() for queue in queues))  # `r_rdy` rises two cycles after a word comes
+        m.d.sync += sequencer.moved.eq(Cat(multiplies, *(f.valid & f.ready for f in flows)).any())
         m.d.comb += [
-            sequencer.moved.eq(Cat(multiplies, *(f.valid & f.ready for f in flows)).any()),
             sequencer.busy[_BIT[Engine.VECTOR]].eq(waiting | dpe.o.valid),
         ]
         for engine, given, done in (
@@ -247,7 +247,8 @@ class Lxe(Composite):
             (Engine.RETRIEVE, sequencer.retrieve, self.done.valid),
         ):
             under_way = Signal(8, name=f"under_way{_BIT[engine]}")
-            m.d.sync += under_way.eq(under_way + (given.valid & given.ready) - done)
+            goes = given.valid & given.ready  # known late: the numbers for both cases are ready before
+            m.d.sync += under_way.eq(Mux(goes, Mux(done, under_way, under_way + 1), under_way - done))
             m.d.comb += sequencer.busy[_BIT[engine]].eq(under_way.any())
 
 

@@ -9,6 +9,7 @@ from openvrex.hdl.instruction_layouts import done_layout
 from openvrex.hdl.named import comb
 
 WAITERS = (*(e.name.lower() for e in Engine), "sync")  # the engines and the sequencer
+_LATE = WAITERS.index("vector")  # the VPE knows last whether it takes an instruction
 
 
 class Semaphores(wiring.Component):
@@ -57,25 +58,28 @@ class Semaphores(wiring.Component):
         over = Signal(SEMAPHORES)
         for s in range(SEMAPHORES):
             count = Signal(SEMAPHORE_BITS, name=f"count{s}")
-            # Counted a cycle later, because the engines' outputs arrive late in the cycle.
-            more = Signal(range(len(WAITERS) + 1), name=f"more{s}")
+            # Counted a cycle later, because the engines' outputs arrive late in the cycle, `_LATE` last.
+            more = Signal(range(len(WAITERS)), name=f"more{s}")
+            late = Signal(name=f"late{s}")
             grown = Signal(SEMAPHORE_BITS + 1, name=f"grown{s}")
             taken = Signal(name=f"taken{s}")
             less = comb(m, f"less{s}", grown - 1, SEMAPHORE_BITS + 1)  # beforehand: who takes is known late
             coming = Signal(SEMAPHORE_BITS + 1, name=f"coming{s}")
+            signals = [self.done[e].valid & self.done[e].signal[s] for e in waiters]
             m.d.comb += [
                 above[s].eq(count.any()),
-                grown.eq(count + more),
+                grown.eq(count + more + late),
                 taken.eq(Cat(self.take[e] & self.wait[e][s] for e in waiters).any()),
                 coming.eq(Mux(taken, less, grown)),
             ]
             m.d.sync += [
-                more.eq(sum(self.done[e].valid & self.done[e].signal[s] for e in waiters)),
+                more.eq(sum(x for e, x in enumerate(signals) if e != _LATE)),
+                late.eq(signals[_LATE]),
                 count.eq(coming),
                 over[s].eq(coming[SEMAPHORE_BITS]),
             ]
             with m.If(self.clear):
-                m.d.sync += [more.eq(0), count.eq(0), over[s].eq(0)]
+                m.d.sync += [more.eq(0), late.eq(0), count.eq(0), over[s].eq(0)]
         m.d.comb += self.overflow.eq(over.any())
         m.d.comb += [self.ready[e].eq((self.wait[e] & ~above) == 0) for e in waiters]
         return m

@@ -25,6 +25,7 @@ from openvrex.hdl.instruction_layouts import (
 from openvrex.hdl.memory import Ram, collect_errors, error_members
 from openvrex.hdl.named import comb
 from openvrex.hdl.params import CoreParams, bits_for
+from openvrex.hdl.slices import ReadySlice
 from openvrex.hdl.unit import Unit
 
 _SYNC = WAITERS.index("sync")
@@ -44,9 +45,9 @@ class Sequencer(Unit):
 
     The host writes a program and registers on `host` and starts it. Instructions go through four stages in order:
     fetch; decode and register read; addition of addresses and counts; execution, or entry into the engine's queue. The
-    head of a queue is offered when all its semaphores are above zero. Control instructions wait for and signal
-    semaphores like all others; HALT signals none. Instructions behind a SYNC, LOOP or END read their registers after it
-    has waited. n is a signed number of 40 bits, modulo 2^40.
+    head of a queue is offered when all its semaphores are above zero, and takes one from each even while its engine is
+    busy. Control instructions wait for and signal semaphores like all others; HALT signals none. Instructions behind a
+    SYNC, LOOP or END read their registers after it has waited. n is a signed number of 40 bits, modulo 2^40.
 
     Status. OPCODE: an unknown instruction; a LOOP inside of `LOOPS` others, whatever its count; an END that is not that
     of the innermost LOOP; an address behind the program memory. RANGE: a count that does not fit its field (a LOOP's:
@@ -284,21 +285,26 @@ class Sequencer(Unit):
         )
 
     def _queues(self, m: Module, beats: dict[str, Signal], semaphores: Semaphores, now: "_Execute", go: "_Go") -> None:
-        """A queue in front of each engine; its head goes when its semaphores are above zero."""
+        """A queue in front of each engine; its head goes when its semaphores are above zero.
+
+        It goes into a slice, because engines know late in a cycle whether they take an instruction.
+        """
         for e, (name, shape) in enumerate(self._engines(self.p).items()):
             m.submodules[f"{name}_queue"] = queue = SyncFIFOBuffered(width=shape.size, depth=self.p.lxe.queue)
+            m.submodules[f"{name}_slice"] = slice_ = ReadySlice(shape)
             out = getattr(self, name)
+            wiring.connect(m, slice_.o, wiring.flipped(out))
             m.d.comb += [
                 go.room[e].eq(queue.w_rdy),
                 queue.w_data.eq(beats[name]),
                 queue.w_en.eq(go.go3 & now.to[e]),
-                go.waiting[e].eq(queue.level != 0),
-                out.payload.as_value().eq(queue.r_data),
-                out.valid.eq(queue.r_rdy & semaphores.ready[e]),
-                queue.r_en.eq(out.ready & semaphores.ready[e]),
+                go.waiting[e].eq((queue.level != 0) | ~slice_.i.ready),
+                slice_.i.payload.as_value().eq(queue.r_data),
+                slice_.i.valid.eq(queue.r_rdy & semaphores.ready[e]),
+                queue.r_en.eq(slice_.i.ready & semaphores.ready[e]),
                 go.goes[e].eq(out.valid & out.ready),
-                semaphores.wait[e].eq(out.payload.wait),
-                semaphores.take[e].eq(go.goes[e]),
+                semaphores.wait[e].eq(slice_.i.payload.wait),
+                semaphores.take[e].eq(slice_.i.valid & slice_.i.ready),
                 go.waits[e].eq(queue.r_rdy & ~semaphores.ready[e]),
             ]
             if name == "vector":

@@ -70,12 +70,13 @@ class BurstMerger(wiring.Component):
         """Offers the run up to the boundary, or the rest of it."""
         p, out, at = self.p, self.o.payload, run.at
         within = min(p.boundary.bit_length() - 1, p.addr_bits)  # bits of an address below the boundary
+        below = at.addr[:within]
         m.d.comb += [
-            run.crosses.eq(at.addr[within:] != at.end[within:]),
-            run.stop.eq(Mux(run.crosses, p.boundary - 1, at.end[:within])),
+            run.crosses.eq(at.addr[within:] != at.end[within:]),  # known late: both numbers of bytes are ready before
+            run.bytes.eq(Mux(run.crosses, p.boundary - below, at.end[:within] - below + 1)),
             self.o.valid.eq(run.valid & (run.crosses | at.last | (span.valid & ~span.at.join))),
             out.addr.eq(at.addr),
-            out.bytes.eq(Mux(at.none, 0, run.stop - at.addr[:within] + 1)),
+            out.bytes.eq(Mux(at.none, 0, run.bytes)),
             out.ctx.eq(at.ctx),
             out.last.eq(at.last & ~run.crosses),
             out.empty.eq(at.none),
@@ -144,7 +145,7 @@ class _Run:
             name="run",
         )
         self.crosses = Signal()  # it goes beyond the next boundary
-        self.stop = Signal(max(1, min(p.boundary.bit_length() - 1, p.addr_bits)))  # last byte before that boundary
+        self.bytes = Signal(burst_layout(p)["bytes"].shape)  # those before that boundary
 
 
 def _kept(p: KvmuParams) -> dict[str, int]:

@@ -95,8 +95,8 @@ class Copier(Unit):
 
     def elaborate(self, platform):
         p, m = self.p, Module()
-        m.submodules.reads = reads = Bursts(p)
-        m.submodules.writes = writes = Bursts(p)
+        m.submodules.reads = reads = Bursts(p, single=True, limit=bits_for(self.depth + 1))
+        m.submodules.writes = writes = Bursts(p, single=True)
         m.submodules.buffer = buffer = Ram(8 * p.lxe.bus_bytes, self.depth, protect=p.lxe.protect)
         collect_errors(m, self, [buffer])
         queue = m.submodules.queue = SyncFIFO(width=_to_layout(p).size, depth=p.lxe.copies)
@@ -114,7 +114,7 @@ class Copier(Unit):
             reads=read.asks,
             writes=write.begins,
             beats=write.makes,
-            waits=reads.o.valid & (read.room <= reads.o.payload.len),
+            waits=reads.waits,
         )
         return m
 
@@ -147,9 +147,8 @@ class Copier(Unit):
         """Asks for a burst once its beats have room in the buffer."""
         bus, burst, offered = self.bus, reads.o.payload, read.offered
         m.d.comb += [
-            reads.o.ready.eq(
-                self.go & (read.reading != self.p.lxe.copies) & (read.room > burst.len) & (~offered | bus.ar.ready)
-            ),
+            reads.most.eq(read.room),
+            reads.o.ready.eq(self.go & (read.reading != self.p.lxe.copies) & (~offered | bus.ar.ready)),
             read.asks.eq(reads.o.valid & reads.o.ready),
             bus.ar.valid.eq(offered),
             bus.r.ready.eq(1),

@@ -9,7 +9,7 @@ from openvrex.hdl.instruction_layouts import dre_layout
 from openvrex.hdl.params import CoreParams, bits_for
 from openvrex.hdl.retrieval.hcu_state import JOIN, NEWEST, token_layout
 from openvrex.hdl.retrieval.row_check import score_layout
-from openvrex.hdl.slices import ReadySlice
+from openvrex.hdl.slices import Slice
 from openvrex.hdl.unit import Unit
 
 
@@ -78,27 +78,22 @@ class Feeder(Unit):
     def elaborate(self, platform):
         m = Module()
         d = self.d.payload
-        # HCU and WTU know late in a cycle whether they take a beat.
-        m.submodules.k_slice = k_slice = ReadySlice(self.k.payload.shape())
-        m.submodules.s_slice = s_slice = ReadySlice(self.s.payload.shape())
+        # HCU and WTU know late in a cycle whether they take a beat, and need time behind it.
+        m.submodules.k_slice = k_slice = Slice(self.k.payload.shape())
+        m.submodules.s_slice = s_slice = Slice(self.s.payload.shape())
         wiring.connect(m, k_slice.o, wiring.flipped(self.k))
         wiring.connect(m, s_slice.o, wiring.flipped(self.s))
-        k, s = k_slice.i, s_slice.i
-        k_free = Signal()
         k_takes = Signal()
         k_orders = Signal()
-        s_free = Signal()
         s_takes = Signal()
         s_loads = Signal()
         is_hash = Signal()
         m.d.comb += [
             is_hash.eq(d.target == StoreTo.HASH),
-            k_free.eq(~k.valid | k.ready),
-            s_free.eq(~s.valid | s.ready),
             self.d.ready.eq(self.d.valid & Mux(is_hash, k_takes, s_takes)),
         ]
-        self._tokens(m, k, self.d.valid & is_hash, k_free, k_takes, k_orders)
-        self._scores(m, s, self.d.valid & ~is_hash, s_free, s_takes, s_loads)
+        self._tokens(m, k_slice.i, self.d.valid & is_hash, k_takes, k_orders)
+        self._scores(m, s_slice.i, self.d.valid & ~is_hash, s_takes, s_loads)
         self._count_later(
             m,
             tokens=self.d.valid & is_hash & k_takes & d.row_last,
@@ -108,75 +103,68 @@ class Feeder(Unit):
         )
         return m
 
-    def _tokens(self, m: Module, out: wiring.PureInterface, there, free, takes, orders) -> None:
+    def _tokens(self, m: Module, out: wiring.PureInterface, there, takes, orders) -> None:
         p, d, k = self.p, self.d.payload, out.payload
         lanes, n_hp = p.dpe.n_w, p.dre.hcu.n_hp
         words = -(-n_hp // lanes)
         index = Signal(range(words + 1))  # word of the row; `words`: behind the last hash bit
-        valid = Signal()
-        names, shape = ("op", "ctx", "hash", "last"), token_layout(p.dre.hcu)
-        key = Signal(data.StructLayout({name: shape[name].shape for name in names}))  # the beat on `k`
-        m.d.comb += [*(k[name].eq(key[name]) for name in names), k.token.eq(0)]
+        kept = Signal(n_hp, name="kept_hash")  # hash bits of the words before
+        order = self.order.payload
         m.d.comb += [
-            orders.eq(self.order.valid & (index == 0) & free),
-            self.order.ready.eq((index == 0) & free),
-            takes.eq(free & ~orders),
-            out.valid.eq(valid),
+            orders.eq(self.order.valid & (index == 0) & out.ready),
+            self.order.ready.eq((index == 0) & out.ready),
+            takes.eq(out.ready & ~orders),
+            out.valid.eq(orders | (there & d.row_last)),
+            k.op.eq(Mux(orders, order.op, Mux(d.newest, NEWEST, JOIN) if p.dre.hcu.newest else JOIN)),
+            k.ctx.eq(Mux(orders, order.ctx, d.ctx)),
+            k.hash.eq(kept),
+            k.token.eq(0),
+            k.last.eq(orders | d.last),
         ]
-        with m.If(free):
-            m.d.sync += valid.eq(orders | (there & d.row_last))
-        with m.If(orders):
-            m.d.sync += [key.op.eq(self.order.payload.op), key.ctx.eq(self.order.payload.ctx), key.last.eq(1)]
-        with m.Elif(there & free):
-            m.d.sync += [
-                key.op.eq(Mux(d.newest, NEWEST, JOIN) if p.dre.hcu.newest else JOIN),
-                key.ctx.eq(d.ctx),
-                key.last.eq(d.last),
-                index.eq(Mux(d.row_last, 0, Mux(index == words, index, index + 1))),
-            ]
-            with m.Switch(index):
-                for j in range(words):
-                    with m.Case(j):
-                        m.d.sync += key.hash[j * lanes : (j + 1) * lanes].eq(d.data)
+        with m.Switch(index):
+            for j in range(words):
+                with m.Case(j):
+                    m.d.comb += k.hash[j * lanes : (j + 1) * lanes].eq(d.data)
+        with m.If(there & takes):
+            m.d.sync += [kept.eq(k.hash), index.eq(Mux(d.row_last, 0, Mux(index == words, index, index + 1)))]
 
-    def _scores(self, m: Module, out: wiring.PureInterface, there, free, takes, loads) -> None:
+    def _scores(self, m: Module, out: wiring.PureInterface, there, takes, loads) -> None:
         p, d, s = self.p, self.d.payload, out.payload
         lanes, n_w, bits = p.dpe.n_w, p.dre.wtu.n_w, p.dre.wtu.score.bits
         codes = [d.data.word_select(i, 16)[:bits] for i in range(lanes)]
         parts, joined = max(1, lanes // n_w), max(1, n_w // lanes)
         at = Signal(range(max(2, parts, joined)))  # part of the word being cut, or number of the word being joined
-        valid = Signal()
-        m.d.comb += [out.valid.eq(valid), loads.eq(there & free)]
-        with m.If(loads):
-            m.d.sync += s.set_last.eq(d.last)
+        m.d.comb += [loads.eq(there & out.ready), s.set_last.eq(d.last)]
         if parts > 1:
             final = Signal()
             end = d.keep[n_w.bit_length() - 1 :]  # part that holds the last number in use
-            m.d.comb += [final.eq(at == Mux(d.row_last, end, parts - 1)), takes.eq(free & final)]
-            with m.If(free):
-                m.d.sync += valid.eq(there)
+            m.d.comb += [
+                final.eq(at == Mux(d.row_last, end, parts - 1)),
+                takes.eq(out.ready & final),
+                out.valid.eq(there),
+                s.row.keep.eq(d.keep[: n_w.bit_length() - 1]),  # 0 in a word of one number
+                s.row.last.eq(final & d.row_last),
+            ]
             with m.If(loads):
-                m.d.sync += [
-                    at.eq(Mux(final, 0, at + 1)),
-                    s.row.keep.eq(d.keep[: n_w.bit_length() - 1]),  # 0 in a word of one number
-                    s.row.last.eq(final & d.row_last),
-                ]
-                with m.Switch(at):
-                    for part in range(parts):
-                        with m.Case(part):
-                            m.d.sync += [s.row.scores[i].eq(codes[part * n_w + i]) for i in range(n_w)]
+                m.d.sync += at.eq(Mux(final, 0, at + 1))
+            with m.Switch(at):
+                for part in range(parts):
+                    with m.Case(part):
+                        m.d.comb += [s.row.scores[i].eq(codes[part * n_w + i]) for i in range(n_w)]
         else:
             whole = Signal()
-            m.d.comb += [whole.eq(d.row_last | (at == joined - 1)), takes.eq(free)]
-            with m.If(free):
-                m.d.sync += valid.eq(there & whole)
+            kept = Signal.like(s.row.scores, name="kept_scores")  # of the words before
+            m.d.comb += [
+                whole.eq(d.row_last | (at == joined - 1)),
+                takes.eq(out.ready),
+                out.valid.eq(there & whole),
+                s.row.keep.eq(at * lanes + d.keep),
+                s.row.last.eq(d.row_last),
+                s.row.scores.eq(kept),
+            ]
             with m.If(loads):
-                m.d.sync += [
-                    at.eq(Mux(whole, 0, at + 1)),
-                    s.row.keep.eq(at * lanes + d.keep),
-                    s.row.last.eq(d.row_last),
-                ]
-                with m.Switch(at):
-                    for part in range(joined):
-                        with m.Case(part):
-                            m.d.sync += [s.row.scores[part * lanes + i].eq(codes[i]) for i in range(lanes)]
+                m.d.sync += [kept.eq(s.row.scores), at.eq(Mux(whole, 0, at + 1))]
+            with m.Switch(at):
+                for part in range(joined):
+                    with m.Case(part):
+                        m.d.comb += [s.row.scores[part * lanes + i].eq(codes[i]) for i in range(lanes)]

@@ -4,7 +4,6 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from openvrex.hdl.arith.carry_save import add
 from openvrex.hdl.named import comb, reg
 from openvrex.hdl.params import WtuParams, bits_for
 from openvrex.hdl.retrieval import wtu_lanes as lanes
@@ -116,15 +115,17 @@ class WeightedHistogram(wiring.Component):
         """Stages 2 and 3: adds the lanes' weights to bin k. Stage 2 ends with the sums of two halves of the lanes."""
         p, sum_, own = self.p, self.sums[k], [own[k] for own in weights]
         halves = [own[: len(own) // 2], own[len(own) // 2 :]] if len(own) > 1 else [own]
-        shifted = []
-        for name, half in zip("ab", halves, strict=False):
-            came = reg(m, f"came{k}{name}", lanes.adder_tree(m, half, f"tree{k}{name}"), when=valid1)
-            shifted.append(Signal(self.sum_bits, name=f"shifted{k}{name}"))
-            with m.Switch(added):
-                for d in range(p.count_digits):
-                    with m.Case(d):
-                        m.d.comb += shifted[-1].eq(came << d * p.count_digit)
+        sums = [
+            reg(m, f"came{k}{name}", lanes.adder_tree(m, half, f"tree{k}{name}"), when=valid1)
+            for name, half in zip("ab", halves, strict=False)
+        ]
+        came = comb(m, f"came{k}", sum(sums[1:], sums[0]))
+        shifted = Signal(self.sum_bits, name=f"shifted{k}")
+        with m.Switch(added):
+            for d in range(p.count_digits):
+                with m.Case(d):
+                    m.d.comb += shifted.eq(came << d * p.count_digit)
         # A cycle before the first digit of a new sum arrives, which drops the last one of the sum before.
         restart = reg(m, f"restart{k}", self.restart[k] & self.take, reset_less=False)
         with m.If(valid2 | restart):
-            m.d.sync += sum_.eq(Mux(restart, 0, add(m, [sum_, *shifted], self.sum_bits, f"next{k}")))
+            m.d.sync += sum_.eq(Mux(restart, 0, sum_ + shifted))

@@ -192,6 +192,7 @@ class Run:
         names = NAMES.values()
         self.queues = {name: Queue(p.lxe.queue) for name in names}
         self.given: dict[str, list[int]] = {name: [] for name in names}  # steps put into each queue, by engine
+        self.taken: dict[str, list[int]] = {name: [] for name in names}  # cycle in which each engine takes each of them
         self.done: dict[str, list[int]] = {name: [] for name in names}  # cycle in which each is done, by engine
         self.results = Queue(RESULTS)  # from the DPE to the VPE
         self.loaded, self.put = Queue(p.lxe.words), Queue(p.lxe.words)  # loader to VPE, VPE to storer
@@ -271,7 +272,7 @@ class Run:
         With `leave` the retrieval engine need only have taken its last instruction.
         """
         for name, done in self.done.items():
-            ends = self.queues[name].taken if leave and name == "retrieve" else done
+            ends = self.taken[name] if leave and name == "retrieve" else done
             yield ends, len(self.given[name]) - 1
             at = max([at, *(c + 2 for c in ends[-1:])])
         yield self.routes.taken, len(self.routes.put) - 1
@@ -280,20 +281,25 @@ class Run:
         return at
 
     def offered(self, name: str) -> Generator[Wait, None, tuple[int, int]]:
-        """The next instruction of an engine: its step, and the first cycle in which the engine can take it."""
-        queue, given = self.queues[name], self.given[name]
-        n = len(queue.taken)
+        """The next instruction of an engine: its step, and the first cycle in which the engine can take it.
+
+        In that cycle it leaves the queue for the slice behind it, which the one before it has left.
+        """
+        queue, taken = self.queues[name], self.taken[name]
+        n = len(taken)
         if len(queue.moved) <= n:
             yield queue.moved, n
-        k = given[n]
+        k = self.given[name][n]
         wait = self.steps[k].wait
         if wait:
             yield from self.semaphores.waits(wait)
-        return k, self.semaphores.ready(wait, queue.offered(n))
+        go = self.semaphores.ready(wait, max([queue.offered(n), *(c + 1 for c in taken[-1:])]))
+        queue.pop(go)
+        return k, go
 
     def take(self, name: str, k: int, cycle: int) -> None:
         """Records that an engine takes its next instruction, step `k`."""
-        self.queues[name].pop(cycle)
+        self.taken[name].append(cycle)
         self.out.started[k] = cycle
 
     def finish(self, name: str, k: int, cycle: int) -> None:
@@ -312,10 +318,10 @@ class Run:
             k, go = yield from self.offered("load")
             before = len(taken)
             for wait in self.loader.ask(self.steps[k].beat, go):
-                if len(taken) > before and len(self.queues["load"].taken) == before:
+                if len(taken) > before and len(self.taken["load"]) == before:
                     self.take("load", k, taken[-1])
                 yield wait
-            if len(self.queues["load"].taken) == before:
+            if len(self.taken["load"]) == before:
                 self.take("load", k, taken[-1])
 
     def load(self) -> Waits:
@@ -349,7 +355,7 @@ class Run:
     def multiply(self) -> Waits:
         """The DPE: executes MULs in order and records their ends."""
         given, commands = self.given["mul"], 0
-        taken, done = self.queues["mul"].taken, self.done["mul"]
+        taken, done = self.taken["mul"], self.done["mul"]
         for n in self.count():
             yield taken, n
             c = self.steps[given[n]].beat
@@ -365,7 +371,7 @@ class Run:
 
     def vectors(self) -> Waits:
         """Offers VECTORs to the VPE, one at a time."""
-        taken = self.queues["vector"].taken
+        taken = self.taken["vector"]
         for n in self.count():
             k, go = yield from self.offered("vector")
             if self.steps[k].beat["skip"]:

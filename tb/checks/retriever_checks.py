@@ -229,15 +229,19 @@ def check_answers_of_another_kind():
 
 
 def check_sets_of_many_entries():
-    """The longest bursts of the KVMU, lengths and counts beyond eight bits, and counts up to the highest bit."""
+    """The longest bursts of the KVMU, lengths, counts and room up to their highest bits."""
     p = params(SIZES["tiny"])
     e, entry, rng = Episode(p), p.dre.kvmu.entry_bytes, random.Random(6)
     e.place(1, SOURCES, 40)
-    for entries, shift in ((300, 31), (170, 0), (1, 5)):
+    e.placed[2] = -3
+    e.place(2, SOURCES, 6)  # none moves, though the ring has three slots
+    for entries, shift in ((1536, 0), (492, 31), (170, 0), (1, 5)):
         home = rng.randrange(1 << p.dre.kvmu.addr_bits - 16) << 16
         e.fetch(FETCHED, cut(p, home + rng.randrange(99) * entry, entries), to=1, level=2, shift=shift)
     e.fetch(FETCHED, [(HOMES + 8192 * i, entry // 2) for i in range(6)])  # odd steps use the room up
-    e.fetch(FETCHED, [(HOMES + 8192 * i, 8 * n) for i, n in enumerate((1, 6, 5))])
+    e.fetch(FETCHED, [(HOMES + 8192 * i, 8 * n) for i, n in enumerate((1, 1, 10))])
+    for bits in (24, 12, 18, 20, 22):
+        e.fetch(FETCHED, [(HOMES, entry)], short=1 - (1 << bits))
     run("tiny", [(e, {})])
 
 
@@ -438,9 +442,13 @@ def check_reset_in_flight_kept():
 
 
 def stops() -> list[tuple[Episode, dict]]:
-    """The fault of another engine at every third cycle of an episode, and at each cycle of orders."""
+    """The fault of another engine at every third cycle of an episode, at either of a skip, and at each of orders."""
     whole = random_episode(params(SIZES["tiny"]), random.Random(6), 12)
     cuts = [(whole, {"stalls": STALLS[1], "cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
+    skips = Episode(whole.p)
+    for _ in range(8):
+        skips.skip(Retrieve.PLACE)
+    cuts += [(skips, {"cut_at": cut_at, "stop": True}) for cut_at in (8, 9)]  # each waits in IDLE and in DONE
     return cuts + stopped_orders()
 
 

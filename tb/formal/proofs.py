@@ -549,7 +549,7 @@ def _rest() -> Iterator[Goal]:
         return OrderMonitor(unit, lambda item: item.x, room, 1, reach=reach, through=kind is ReadySlice)
 
     forgets = (r"connect \\A \\full \[0\]", r"connect \\A 1'0")  # the unit forgets that it is full
-    for unit, kind, room in (("arbiter", Slice, 2), ("feeder", ReadySlice, 1)):
+    for unit, kind, room in (("arbiter", Slice, 2), ("sequencer", ReadySlice, 1)):
         slices = partial(order, kind, room)
         yield Goal(unit, "a slice keeps order, and all", "items of 2 bits", slices, forgets, 30, merge=False)
 

@@ -155,7 +155,7 @@ def test_every_unit_has_its_channels():
         ),
         ("sequencer", "registers are read after what sets them", "with to_register"),
         ("arbiter", "a slice keeps order, and all", "items of 2 bits"),
-        ("feeder", "a slice keeps order, and all", "items of 2 bits"),
+        ("sequencer", "a slice keeps order, and all", "items of 2 bits"),
         *(
             ("arbiter", f"{what} of two ports in order", "orders of 2 bursts")
             for what in ("reads", "beats of writes", "responses")

@@ -79,10 +79,10 @@ def test_coverage(record_property):
 
 MUTANTS = {  # by size
     "joined": {
-        "$and 1.66a88427: A[0] const1": "a word takes the place of one that waits",
+        "$and 1.ad27d6fe: A[0] const1": "a word takes the place of one that waits",
         "$and 1.c12e8d86: A[0] const1": "an order that nobody gave",
         "$logic_not 1.b2058ff1: Y[0] const1": "an order within a row",
-        "$dff 1.fe139e1a: D[1] const0": "a SWITCH becomes a CLEAR",
+        "$dff 1.5b05182a: D[1] const0": "a SWITCH becomes a CLEAR",
         "$eq 0.8f2fb6a5: B[3] const0": "the words of a row are not counted",
         "$mux 1.f1989bfb: S[0] const0": "a row has no first word",
         "$or 1.d6506e1a: A[0] const0": "a row's last word waits until it is full",
@@ -90,9 +90,9 @@ MUTANTS = {  # by size
     },
     "cut": {
         "$eq 1.f10c5b4d: B[0] const1": "hash bits are scores",
-        "$and 1.debd432b: B[0] const1": "parts of a word are skipped",
-        "$and 1.142a835d: A[0] const1": "a row ends with its first part",
-        "$dff 1.02b93d27: D[0] const0": "a bit of a score is lost",
+        "$and 1.ee291e3c: B[0] const1": "parts of a word are skipped",
+        "$and 1.f309090b: A[0] const1": "a row ends with its first part",
+        "$dff 1.b2059bfd: D[0] const0": "a bit of a score is lost",
         "$mux 1.97af9bde: S[0] const0": "a row's last word is whole",
     },
 }

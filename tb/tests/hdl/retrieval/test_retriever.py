@@ -101,8 +101,8 @@ def test_coverage_packed(size):
 MUTANTS = {  # by size
     "one": {"$sub 1.e43ebf30: Y[0] const0": "a move does not wait for its slot"},
     "tiny": {
-        "$gt 2.73617bc3: Y[0] const1": "a burst begins with a beat too few",
-        "$gt 2.a9cc6d60: Y[0] const1": "a read finds no room",
+        "$gt 0.d559c3ae: Y[0] const1": "a burst begins with a beat too few",
+        "$mux 1.d186cb70: Y[0] const0": "a read finds no room",
         "$mux 1.359e3a25: S[0] const0": "beats are written under stop",
     },
 }
@@ -111,14 +111,14 @@ KEPT_MUTANTS = {  # around blocks that are kept
     "$mux 1.af3fe6ac: S[0] const1": "blocks are copied before they have come",
 }
 ORDER_MUTANTS = {  # of "tiny", around orders and the answers to them
-    "$and 3.a1ca7def: A[0] const1": "an answer is taken under stop",
+    "$and 3.32b5f80e: A[0] const1": "an answer is taken under stop",
     "$ge 0.b0ed93e4: A[16] const0": "a context beyond the bits that the DRE gets",
     "$mux 1.0572d1a4: S[0] inv": "a CLEAR is a SWITCH",
     "$mux 1.e3126b79: S[0] const1": "an order that nobody took",
     "$reduce_or 3.0d705475: Y[0] const1": "a key's result ends an order",
     "$logic_not 2.a4533364: Y[0] const1": "an order's result for a key",
     "$reduce_or 3.8f7f86a3: Y[0] const1": "a key's reply ends an order",
-    "$and 3.07b0ffbd: A[0] const1": "a reply is taken under stop",
+    "$and 3.606ae29d: A[0] const1": "a reply is taken under stop",
     "$logic_not 2.2a5dac4c: Y[0] const1": "a reply to an order places an entry",
 }
 PACKED_MUTANTS = {  # of the copier and of its codec
