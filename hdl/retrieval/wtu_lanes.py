@@ -95,11 +95,7 @@ def partial_products(m: Module, wide, narrow, name: str) -> list[Signal]:
         if high is None:
             m.d.comb += part.eq(wide & low.replicate(n))
         else:
-            one, two, three = low & ~high, high & ~low, low & high
-            choices = ((wide, one), (wide << 1, two), (triple, three))
-            gated = [Signal(n + 2, name=f"{name}_gated{j}_{i}") for i in range(3)]
-            m.d.comb += [g.eq(r & s.replicate(n + 2)) for g, (r, s) in zip(gated, choices, strict=True)]
-            m.d.comb += part.eq(gated[0] | gated[1] | gated[2])
+            m.d.comb += part.eq(Mux(high, Mux(low, triple, wide << 1), Mux(low, wide, 0)))
         rows.append(part)
     return rows
 
