@@ -63,8 +63,10 @@ def survivors(
     faults : what each does
     every : try only each n-th one, and all whose text names a rule (`RULE`)
     """
+    all_of_them = dict(zip(faults, mutations(emitted, faults, module), strict=True))  # raises for those not tried, too
     chosen = {f: what for k, (f, what) in enumerate(faults.items()) if not k % every or RULE.search(what)}
-    sound, *mutants = with_faults(emitted, chosen, module)
+    with tempfile.TemporaryDirectory() as tmp:
+        sound, *mutants = netlist(emitted, [all_of_them[f] for f in chosen], Path(tmp))
     assert not (how := seen(passes, sound)), f"the checks fail without a fault: {how}"
     return {f: what for (f, what), m in zip(chosen.items(), mutants, strict=True) if not seen(passes, m)}
 

@@ -196,6 +196,14 @@ def check_every_result_is_stored(size):
         for at in range(p.n_w):
             put(1, a=Source.BANK, addr_a=at, reduce=Reduce.MAX, scalar_d=at)
 
+    def few() -> None:
+        """A sum in which nothing is left but one of the lowest six bits."""
+        bits = np.zeros(words * p.n_w, np.uint32)
+        bits[0], bits[-1] = 0x40000020, 0xC0000000
+        load(Bank.A, 1, bits.reshape(words, p.n_w))
+        for length in (words, 1):  # and one that has more
+            put(length, a=Source.BANK, reduce=Reduce.SUM)
+
     def waits() -> None:
         """A word of bank B that waits behind a function, and is stored at once."""
         put(1, a=Source.BANK, post=Post.EXP, write=Bank.C)
@@ -236,6 +244,8 @@ def check_every_result_is_stored(size):
             near()
         scalars()
     alone()
+    scalars()
+    few()
     scalars()
     episode = Episode(p, [steps] * p.n_h, FULL_RATE)
     [got] = run(emitted(p), p, [episode])

@@ -13,7 +13,7 @@ from openvrex.hdl.instruction_layouts import retrieve_layout
 from openvrex.hdl.params import CoreParams
 from openvrex.hdl.retrieval.hcu_state import CLEAR, JOIN, SWITCH
 from openvrex.hdl.retrieval.kvmu_layouts import APPEND
-from openvrex.tb.library.transfer_traffic import bursts_of, content, params
+from openvrex.tb.library.transfer_traffic import bursts_of, content
 
 # Words of 1 to 8 beats, bursts of 1 to 256, entries of 1 to 130 beats, rings of 1 to 16: changes of preset `tiny`.
 SIZES = {
