@@ -48,7 +48,7 @@ class Options:
     period : clock period of the SDC (ns)
     prefix : begins the name of every module and of the package. The default is `configuration`, so that packages of
         several configurations fit into one design
-    memory_bodies, language, checked, memory_ports : as for `hdl.emit.emit`
+    memory_bodies, language, checked, memory_ports, bist : as for `hdl.emit.emit`
     """
 
     period: float = PERIOD
@@ -57,6 +57,7 @@ class Options:
     language: Language = Language.VERILOG2005
     checked: bool = False
     memory_ports: MemoryPorts = MemoryPorts.OWN
+    bist: bool = False
 
     def __post_init__(self):
         check(self.period > 0, "period", self.period, "must be more than 0 ns")
@@ -65,6 +66,7 @@ class Options:
         """The unit of the package."""
         prefix = configuration(p) if self.prefix is None else self.prefix
         ports = {"memory_ports": self.memory_ports} if self.memory_ports != MemoryPorts.OWN else {}
+        ports |= {"bist": True} if self.bist else {}
         return emit(unit, p, prefix, self.memory_bodies, self.language, self.checked, **ports)
 
     def command(self, unit: str, p: CoreParams | MaskParams) -> str:
@@ -74,7 +76,7 @@ class Options:
         options += ["--no-memory-bodies"] * (not self.memory_bodies)
         options += [f"--memory-ports {self.memory_ports}"] * (self.memory_ports != MemoryPorts.OWN)
         options += [f"--language {self.language}"] * (self.language != Language.VERILOG2005)
-        options += ["--assertions"] * self.checked
+        options += ["--bist"] * self.bist + ["--assertions"] * self.checked
         return command_line(f"vrex ip {unit}", p, ALL[unit][2], options)
 
 
@@ -88,7 +90,8 @@ def write(unit: str, p: CoreParams | MaskParams, folder: Path, how: Options = Op
 
     unit : key of `ip.shell.TOPS`
 
-    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, and a prefix that is no name.
+    Raises: `ParamError` for a unit that is no IP block, parameters that do not fit, a prefix that is no name, and
+    `bist` of a motion mask, which has no memory.
     """
     check(unit in TOPS, "unit", unit, f"must be one of {', '.join(TOPS)}")
     registers, command = address_map(unit, p), how.command(unit, p)

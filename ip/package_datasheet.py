@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from openvrex.hdl.docstrings import parse, prose
 from openvrex.hdl.emit import Emitted, unit_class
 from openvrex.hdl.header import origin
+from openvrex.hdl.memory_test import MEANING
 from openvrex.hdl.params import CoreParams, MaskParams, listed
 from openvrex.hdl.shells.register_block import RDL
-from openvrex.ip.shell import interfaces, top_module, top_ports
+from openvrex.ip.shell import interfaces, memory_test_ports, top_module, top_ports
 
 
 def sheet(emitted: Emitted, p: CoreParams | MaskParams, command: str) -> str:
@@ -37,6 +38,7 @@ def sheet(emitted: Emitted, p: CoreParams | MaskParams, command: str) -> str:
         f"`aresetn` is synchronous and active low; one cycle suffices.{clears}\n",
         "## Ports\n",
         *_table(("port", "direction", "bits"), ((f"`{n}`", d, w) for n, (d, w) in top_ports(emitted).items())),
+        *(f"- `{name}`: {MEANING[name]}" for name in memory_test_ports(emitted)),
         *_fields(manifest["ports"]),
         *_memories(manifest["memories"]),
         "## Registers\n",

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from openvrex.hdl.emit import Emitted
+from openvrex.hdl.memory_test import MEANING
 from openvrex.hdl.params import CoreParams, MaskParams
 
 # Top module of a package behind its prefix, by unit.
@@ -57,9 +58,14 @@ def _ports(emitted: Emitted) -> list[tuple[str, str, int]]:
     return [(p["name"], p["dir"], p["width"]) for p in emitted.manifest["ports"] if p["name"] not in ("clk", "rst")]
 
 
+def memory_test_ports(emitted: Emitted) -> dict[str, tuple[str, int]]:
+    """Direction and width of the ports that test memories, by name."""
+    return {name: (direction, width) for name, direction, width in _ports(emitted) if name in MEANING}
+
+
 def interfaces(emitted: Emitted, p: CoreParams | MaskParams) -> list[Interface]:
-    """Bus interfaces of the top module, in the order of its ports. Each port belongs to one of them."""
-    ports = _ports(emitted)
+    """Bus interfaces of the top module, in the order of its ports: they have all but `memory_test_ports`."""
+    ports = [port for port in _ports(emitted) if port[0] not in MEANING]
     widths = {name: width for name, _, width in ports}
     buses: dict[str, dict[str, str]] = {}
     others: list[str] = []  # interrupts
@@ -97,6 +103,8 @@ def _module(emitted: Emitted, p: CoreParams | MaskParams) -> str:
             info = f"{VENDOR}:{bus.library}:{bus.kind}:{VERSION} {bus.name} {signal}"
             lines.append(f'  (* X_INTERFACE_INFO = "{info}" *)\n{parameter}  {direction}put wire {bits}{name}')
             parameter = ""
+    for name, (direction, width) in memory_test_ports(emitted).items():
+        lines.append(f"  {direction}put wire {f'[{width - 1}:0] ' if width > 1 else ''}{name}")
     return f"module {top_module(emitted)} (\n" + ",\n".join(lines) + "\n);\n"
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from openvrex.hdl.emit import Emitted
-from openvrex.ip.shell import TOPS, top_module
+from openvrex.ip.shell import TOPS, memory_test_ports, top_module
 
 HERE = Path(__file__).resolve().parent
 # Files of `driver`. `OWN` belongs to one unit; `SHARED` serves a core and a DRE, under names of its own in a DRE's.
@@ -23,7 +23,9 @@ def of_dre(text: str) -> str:
 
 
 def sources(emitted: Emitted) -> dict[str, str]:
-    """Texts of driver and example by their place in the package; the example has the package's top module."""
+    """Texts of driver and example by their place in the package; the example has the package's top module, and tests no
+    memory.
+    """
     unit = emitted.manifest["unit"]
     out = {f"driver/{OWN[unit]}.{kind}": (HERE / "driver" / f"{OWN[unit]}.{kind}").read_text() for kind in "hc"}
     for name in SHARED if has_memory(unit) else ():
@@ -31,9 +33,14 @@ def sources(emitted: Emitted) -> dict[str, str]:
         out["driver/" + (of_dre(name) if unit == "dre_ip" else name)] = of_dre(text) if unit == "dre_ip" else text
     files = {name: f"{EXAMPLES[unit]}{name}" for name in ("main.cpp", "openvrex_soc.v")}
     shared = ["cpu.h"] + ["stream.h"] * (unit != "core_ip") + list(_MEMORY) * has_memory(unit)
+    ties = "".join(
+        f"\n    .{name}({width}'d0)," if direction == "in" else f"\n    .{name}(),"
+        for name, (direction, width) in memory_test_ports(emitted).items()
+    )
     for name, place in (files | {name: name for name in shared}).items():
         text = (HERE / "example" / place).read_text()
-        out[f"example/{name}"] = re.sub(rf"^  {TOPS[unit]} ", f"  {top_module(emitted)} ", text, flags=re.M)
+        head = rf"^  {TOPS[unit]} (\w+) \($"
+        out[f"example/{name}"] = re.sub(head, rf"  {top_module(emitted)} \1 ({ties}", text, flags=re.M)
     return out
 
 

@@ -47,6 +47,9 @@ def command(
     assertions: Annotated[
         bool, typer.Option("--assertions", help="Also write SystemVerilog assertions to bind, for your simulator.")
     ] = False,
+    bist: Annotated[
+        bool, typer.Option("--bist", help="Also make ports that test the memories: hooks for your MBIST controller.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Write an IP block for a SoC.
@@ -56,7 +59,7 @@ def command(
     unit = unit if unit in TOPS else f"{unit}_ip"  # `vrex ip motion_mask`, too
     check(unit in TOPS, "unit", unit.removesuffix("_ip"), f"must be one of {', '.join(TOPS)}")
     p = params_of(unit, console.unit_system(unit, preset, param))
-    how = Options(period, prefix, memory_bodies, language, assertions, memory_ports)
+    how = Options(period, prefix, memory_bodies, language, assertions, memory_ports, bist)
     prefix = configuration(p) if prefix is None else prefix
     folder = console.own_folder(folder, Path("build/ip"), top_of(unit, prefix))
     files = write(unit, p, folder, how)

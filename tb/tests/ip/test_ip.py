@@ -32,6 +32,7 @@ from openvrex.golden.retrieval.checkpoint import restore, save
 from openvrex.hdl.emit import Emitted, component_of, emit, params_of, top_of
 from openvrex.hdl.firtool_memories import MemoryPorts
 from openvrex.hdl.header import VERSION
+from openvrex.hdl.memory_test import MEANING
 from openvrex.hdl.params import CoreParams, MaskParams, flat, override, preset
 from openvrex.hdl.ports import ports as ports_of
 from openvrex.hdl.shells.dre_ip import CODE_BITS, key_layout, scores_layout
@@ -365,6 +366,22 @@ def test_every_file_tells_where_it_is_from_and_needs_no_python(unit, tmp_path):
         assert (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes() == file.read_bytes(), file
 
 
+@pytest.mark.parametrize("target", ["lint", pytest.param("sim", marks=pytest.mark.nightly)])
+def test_a_package_whose_memories_can_be_tested(target, tmp_path):
+    """Its shell has the ports, which belong to no bus, and the example leaves memories to the block."""
+    files = write("dre_ip", params("dre_ip"), tmp_path, Options(bist=True))
+    done = fusesoc(tmp_path, "dre_ip", target)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "%Warning" not in done.stdout + done.stderr
+    assert ("smoke test passed" in done.stdout) == (target == "sim")
+    shell = (tmp_path / f"{top_module('dre_ip')}.v").read_text()
+    assert set(MEANING) == set(re.findall(r"^  (?:in|out)put wire (?:\[\d+:0\] )?(bist_\w+)", shell, re.M))
+    assert not re.search(r"X_INTERFACE_INFO = \"[^\"]*bist", shell)
+    sheet = (tmp_path / f"{package('dre_ip')}.md").read_text()
+    assert all(f"- `{name}`: {meaning}\n" in sheet for name, meaning in MEANING.items())
+    assert "bist_" not in "".join(f.read_text() for f in files if f.suffix in (".h", ".c", ".cpp", ".rdl"))
+
+
 def test_black_boxes_lint_and_have_no_sim(tmp_path):
     """A package without memory bodies lints and reads in Yosys; SystemVerilog and assertions are in its targets."""
     how = Options(prefix="own", memory_bodies=False, language=Language.SYSTEMVERILOG, checked=True)
@@ -419,6 +436,10 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
         (("core_ip", "--preset", "tiny", "-p", "cores=2"), "parameter='cores': core has none of this name"),
         (("core_ip", "--preset", "tiny", "--prefix", "2x"), "prefix='2x': must be letters"),
         (("dre_ip", "--preset", "tiny", "--period", "0"), "period=0.0: must be more than 0 ns"),
+        (
+            ("motion_mask", "--preset", "tiny", "--bist"),
+            "bist=True: needs a memory to test, and motion_mask",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, message, tmp_path):
