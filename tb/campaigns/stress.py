@@ -20,6 +20,7 @@ UNITS += (
     "table_port",
     "motion_mask",
     "arbiter",
+    "register_block",
     "dre",
     "lxe",
     "registers",

@@ -1,11 +1,15 @@
 """Checks of the register block, shared by tests, mutants and coverage."""
 
+from dataclasses import dataclass
 from functools import cache
+from random import Random
+from typing import Any, Self
 
 from openvrex.hdl.emit import Emitted, to_verilog
 from openvrex.hdl.ports import ports
 from openvrex.hdl.shells.register_block import RegisterBlock, address_map
 from openvrex.tb.library.runner import Run
+from openvrex.tb.library.stress_traffic import StressTraffic
 from openvrex.tb.library.transfer_traffic import params
 
 SIZES = {"tiny": [], "wide": ["addr_bits=36"], "cores": ["wtu.n_h=3", "lxe.i_depth=2"]}
@@ -34,6 +38,26 @@ def emitted(size: str, name: str) -> Emitted:
 def run(size: str, name: str, seed: int = 1, unit: Emitted | None = None, count: int = 900, **how) -> set[str]:
     config = {"map": name, "params": SIZES[size], "count": count}
     return set(Run(unit or emitted(size, name), "bench_register_block", "accesses", config, seed, **how)()["kinds"])
+
+
+@dataclass
+class RandomTraffic(StressTraffic):
+    """Random accesses to the registers of a core's or a DRE's block, which the bench compares one by one."""
+
+    size: str
+    name: str
+    seed: int
+    count: int = 900
+
+    @classmethod
+    def random(cls, rng: Random) -> Self:
+        return cls(rng.choice(list(SIZES)), rng.choice(("core_ip", "dre_ip")), rng.randrange(1 << 31))
+
+    def play(self) -> Any:
+        run(self.size, self.name, self.seed, count=self.count)
+
+    def check(self, got: Any) -> int:
+        return self.count
 
 
 def check_accesses_are_as_described(size, name, record_property):
