@@ -161,7 +161,7 @@ class Bursts(wiring.Component):
             self.c.ready.eq(~running | done),
         ]
         gapless = Signal()
-        if self.joined:
+        if self.joined and within:  # bursts of one beat have no room
             m.d.comb += joins.eq(running & gapless & (left < room) & rows.any())
             with m.If(self.c.ready):
                 m.d.sync += gapless.eq((c.stride >> shift) == row_beats + 1)
