@@ -803,7 +803,7 @@ def built(unit: str, folder: Path, *more: str) -> tuple[Path, AddrmapNode, str]:
     header(top, folder / f"{unit}.h")
     if has_memory(unit):
         table_header(p.dre.layout(), unit, folder / f"{unit}_tables.h")
-    for name, text in sources(Emitted("", unit, {"unit": unit})).items():
+    for name, text in sources(Emitted("", unit, {"unit": unit, "ports": []})).items():
         if name.startswith("driver/"):
             (folder / Path(name).name).write_text(text)
     made = run(
