@@ -233,8 +233,8 @@ def check_sets_of_many_entries():
     p = params(SIZES["tiny"])
     e, entry, rng = Episode(p), p.dre.kvmu.entry_bytes, random.Random(6)
     e.place(1, SOURCES, 40)
-    e.placed[2] = -3
-    e.place(2, SOURCES, 6)  # none moves, though the ring has three slots
+    e.placed[2] = -3  # a KVMU that asks for no move before the seventh entry, though the ring has three slots
+    e.place(2, SOURCES, 6)
     for entries, shift in ((1536, 0), (492, 31), (170, 0), (1, 5)):
         home = rng.randrange(1 << p.dre.kvmu.addr_bits - 16) << 16
         e.fetch(FETCHED, cut(p, home + rng.randrange(99) * entry, entries), to=1, level=2, shift=shift)
@@ -442,7 +442,7 @@ def check_reset_in_flight_kept():
 
 
 def stops() -> list[tuple[Episode, dict]]:
-    """The fault of another engine at every third cycle of an episode, at either of a skip, and at each of orders."""
+    """The fault of another engine at every third cycle of an episode, in both states of a skip, and during orders."""
     whole = random_episode(params(SIZES["tiny"]), random.Random(6), 12)
     cuts = [(whole, {"stalls": STALLS[1], "cut_at": cut_at, "stop": True}) for cut_at in range(1, 600, 3)]
     skips = Episode(whole.p)
