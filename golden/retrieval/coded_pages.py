@@ -159,12 +159,12 @@ class CodedKeys:
         while self.coded > self._numbers.shape[1]:
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
             self._gains = np.concatenate([self._gains, np.zeros_like(self._gains)], axis=1)
-        for head, matrix in enumerate(self.matrices.code):
-            own = rest[:, head]
-            x = to_bf16(scores(own[:, None], matrix, 1, self.fmt)[:, 0])
-            gains, middles = gains_of(x, self.fmt)
-            self.gains[head, start:] = np.where(np.isfinite(own.astype(np.float32)).all(axis=1), gains, 0)
-            self.numbers[head, start:] = quantised(x, middles)
+        x = np.stack([scores(rest[:, [h]], m, 1, self.fmt)[:, 0] for h, m in enumerate(self.matrices.code)])
+        rows = to_bf16(x).reshape(-1, x.shape[-1])  # of all heads, [kv_heads x mean, numbers]
+        gains, middles = gains_of(rows, self.fmt)
+        finite = np.isfinite(rest.astype(np.float32)).all(axis=2).T
+        self.gains[:, start:] = np.where(finite, gains.reshape(finite.shape), 0)
+        self.numbers[:, start:] = quantised(rows, middles).reshape(x.shape)
 
     def resident(self) -> np.ndarray:
         """Which tokens device memory keeps, [length] bool."""

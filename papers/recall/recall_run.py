@@ -22,6 +22,7 @@ from openvrex.papers.recall.gemma3 import Gemma3
 from openvrex.papers.recall.recall_tasks import LEAST, RecallTask, task
 
 BLOCK = 32  # tokens of the text that arrive together, as a frame's do
+READ = 256  # of them full attention reads at once for all policies: twice as fast
 SLOTS = KvmuParams().block_slots  # entries of a block
 ROOM = 128  # tokens of a question and its answer
 READERS = ("policy", "full")
@@ -161,11 +162,11 @@ def _step(run: DecoderRun, decoder: Decoder, stage: str, ids: list[int], follow:
     return run.step(decoder, block, decoder.inputs(ids), np.array(follow))
 
 
-def read_text(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> None:
-    """The text, block by block."""
+def read_text(run: DecoderRun, decoder: Decoder, asked: RecallTask, size: int = BLOCK) -> None:
+    """The text, in blocks of `size` tokens."""
     n, follow = len(asked.text), [*asked.text[1:], asked.question[0]]
-    for start in range(0, n, BLOCK):
-        part = slice(start, min(start + BLOCK, n))
+    for start in range(0, n, size):
+        part = slice(start, min(start + size, n))
         _step(run, decoder, "frame" if start else "prompt", asked.text[part], follow[part])
 
 
@@ -181,7 +182,7 @@ def ask(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> list[Record]:
 def read(case: Case, layers: int | None) -> RecallRun:
     """The run of full attention over a task's text."""
     run, decoder, asked = prepared(case, ENTRIES["full"], layers)
-    read_text(run, decoder, asked)
+    read_text(run, decoder, asked, READ)
     return run
 
 
@@ -191,15 +192,16 @@ def replay(run: DecoderRun, source: DecoderRun) -> None:
     Raises `PolicyError` for a policy that does not take every token.
     """
     run.embeddings, run.windows = source.embeddings.copy(), dict(source.windows)
-    for record in source.records:
-        block = Block(record.index, record.stage, record.start, record.stop)
+    losses = [x for record in source.records for x in record.losses]
+    for start in range(0, source.length, BLOCK):
+        block = Block(len(run.records), "frame" if start else "prompt", start, min(start + BLOCK, source.length))
         admit, _, _ = run.begin(block)
         if len(admit) < len(block.tokens):
             raise PolicyError(f"{type(run.policy).__name__} prunes tokens of a text that full attention has read")
+        own = slice(block.start, block.stop)
         for layer, history in enumerate(source.histories):
-            own = slice(block.start, block.stop)
             run.take(layer, admit, history.k[:, own].swapaxes(0, 1), history.v[:, own].swapaxes(0, 1))
-        run.finish(block).losses = record.losses
+        run.finish(block).losses = losses[own]
 
 
 def fetched(records: list[Record]) -> float:
