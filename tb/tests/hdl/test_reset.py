@@ -70,12 +70,12 @@ def test_bits_and_cycles_are_those_of_any_power_up(name, start):
 
 
 def test_a_power_up_that_shows_is_noticed():
-    """The same register of the HCU as above."""
-    e = SUBJECTS["hcu"].emitted()
-    kept = e.verilog.replace("held <= 3'h0;", "held <= held;")
-    assert kept != e.verilog
+    """A register of the cluster set that no reset sets: which clusters of a word are left."""
+    e = SUBJECTS["cluster_set"].emitted()
+    assert e.verilog.count("left <= 4'h0;") == 1
+    kept = e.verilog.replace("left <= 4'h0;", "left <= left;")
     with pytest.raises(AssertionError):
-        SUBJECTS["hcu"].judge(Started(**vars(e) | {"verilog": kept}, power_up=1))
+        SUBJECTS["cluster_set"].judge(Started(**vars(e) | {"verilog": kept}, power_up=1))
 
 
 def test_addresses_that_leave_a_memory_are_noticed():

@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import ParamError
 from openvrex.golden.program.isa import Status
 from openvrex.golden.program.model_host import Picture
-from openvrex.hdl.emit import emit
 from openvrex.scripts.run.pass_engine import RECORDS, PassEngine, alone
 from openvrex.synth.sweep.dask_run import cluster
 from openvrex.tb.checks.core_checks import AHEAD, ALONE, LAYERS, SHAPE, begin, emitted, host, params, ports
@@ -26,11 +26,18 @@ from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.pass_files import Change, Image, Played
 from openvrex.tb.library.pass_player import Comparison
 from openvrex.tb.library.pass_stream import Pass, Place, arrays, places
+from openvrex.tb.library.runner import emit
 from openvrex.tb.library.small_encoder import patches
 from openvrex.tb.library.waveforms import suffix
 
 FRAMES = 4
-SIMULATOR = CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.loads", "lxe.vpe.stores"]])
+MORE = ("n_ctx=8", "blocks=256")  # for two streams, and for long passes; all coded pages here share a simulator
+
+
+@cache
+def simulator() -> CoreSimulator:
+    """Of the core that runs layers."""
+    return CoreSimulator(emitted(), params(), [["lxe.dpe.chunks"], ["lxe.vpe.loads", "lxe.vpe.stores"]])
 
 
 class Layers:
@@ -73,7 +80,7 @@ def client():
 
 
 def run(folder: Path, connect, stream: Layers | None = None, progress=lambda golden, rtl: None) -> list[dict]:
-    return PassEngine(folder, stream or Layers(), SIMULATOR, {}).run(connect, progress)
+    return PassEngine(folder, stream or Layers(), simulator(), {}).run(connect, progress)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +111,10 @@ def test_every_byte_equals_golden(whole):
         assert one["compared"] > one["beats"] * params().lxe.bus_bytes
         assert one["counters"]["lxe.storer.beats"] == one["beats"]
     assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
-    samples = PassEngine(folder, Layers(), SIMULATOR, {}).samples(3)
+    samples = PassEngine(folder, Layers(), simulator(), {}).samples(3)
     assert samples[0].tolist() == [0, 0, 0]
-    assert samples[-1].tolist() == [records[3]["cycles"], *(count(records[3], *names) for names in SIMULATOR.counters)]
+    counts = [count(records[3], *names) for names in simulator().counters]
+    assert samples[-1].tolist() == [records[3]["cycles"], *counts]
     assert records[-1]["clusters"] > records[0]["clusters"]
 
 
@@ -142,7 +150,7 @@ def model_stream() -> ModelStream:
 def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
     """Every step of a stream; stopped in the middle, it generates the tokens that golden does."""
     core = emit("core", small_models.params())
-    simulator = CoreSimulator(core, small_models.params(), [["lxe.dpe.chunks"]])
+    own = CoreSimulator(core, small_models.params(), [["lxe.dpe.chunks"]])
     want = model_stream()
     for one in want:
         one.run()
@@ -153,9 +161,9 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
             raise KilledError
 
     with pytest.raises(KilledError):
-        PassEngine(tmp_path, model_stream(), simulator, {}).run(lambda: client, kill)
+        PassEngine(tmp_path, model_stream(), own, {}).run(lambda: client, kill)
     stream = model_stream()
-    records = PassEngine(tmp_path, stream, simulator, {}).run(lambda: client)
+    records = PassEngine(tmp_path, stream, own, {}).run(lambda: client)
     steps = small_models.LAYERS * (4 + small_models.SHAPE.kv_heads)
     seen = [one for one in records if one["phase"] == "vision"]
     assert len(records) == 6 * steps + 2 + len(seen)
@@ -172,8 +180,8 @@ def test_a_whole_decoder_equals_golden_and_goes_on(tmp_path, client):
 
 def equal(stream, p, folder, client) -> list[dict]:
     """The records of a stream on a core, each of another name: with no difference, and in the cycles predicted."""
-    simulator = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
-    records = PassEngine(folder, stream, simulator, {}).run(lambda: client)
+    own = CoreSimulator(emit("core", p), p, [["lxe.dpe.chunks"]])
+    records = PassEngine(folder, stream, own, {}).run(lambda: client)
     assert not [line for one in records for line in one["differences"]]
     assert {one["status"] for one in records} == {Status.DONE.name}
     assert [one["cycles"] for one in records] == [one["predicted"] for one in records]
@@ -186,8 +194,8 @@ def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
 
     `test_page_host.py` holds what golden chooses against the definition.
     """
-    own, p = small_models.page_model(3), small_models.params(*small_models.CODES)
-    h = small_models.page_host(own)
+    own, p = small_models.page_model(3), small_models.params(*MORE, *small_models.CODES)
+    h = small_models.page_host(own, more=MORE)
     stream = ModelStream(h, [small_models.parts(own, [4, 3, 3, 3, 2])], 2)
     records = equal(stream, p, tmp_path, client)
     tables = small_models.LAYERS * small_models.SHAPE.kv_heads
@@ -200,7 +208,7 @@ def test_a_decoder_with_coded_pages_equals_golden(tmp_path, client):
 @pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
 def test_a_batch_equals_golden(pages, tmp_path, client):
     """Two streams whose products run together, each step after a reset; every store, all memory and every cycle."""
-    more = ("n_ctx=8", "blocks=256", *(small_models.CODES if pages else ()))
+    more = (*MORE, *(small_models.CODES if pages else ()))
     own, p = (small_models.page_model if pages else small_models.model)(3), small_models.params(*more)
     h = small_models.page_host(own, more=more, streams=2) if pages else small_models.host(own, p, streams=2)
     given = [small_models.parts(own, sizes, seed) for seed, sizes in enumerate(([3, 3, 3, 3], [3, 3, 2, 3, 3]))]
@@ -215,7 +223,7 @@ def test_a_batch_equals_golden(pages, tmp_path, client):
 @pytest.mark.parametrize("pages", [False, True], ids=["clusters", "pages"])
 def test_a_pass_longer_than_the_hcu_holds_equals_golden(pages, tmp_path, client):
     """A pass of three sections, one of a single, three again: every store, all memory and every cycle."""
-    more = ("n_ctx=8", "blocks=256", *(small_models.CODES if pages else ()))
+    more = (*MORE, *(small_models.CODES if pages else ()))
     own, p = (small_models.page_model if pages else small_models.model)(3), small_models.params(*more)
     h = small_models.page_host(own, more=more, at_once=9) if pages else small_models.host(own, p, at_once=9)
     stream = ModelStream(h, [small_models.parts(own, [9, 3, 8])], 1)
@@ -261,14 +269,14 @@ def test_a_run_that_is_over_does_nothing(whole):
 
 def test_another_run_begins_anew(whole, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "passes")
-    assert PassEngine(folder, Layers(), SIMULATOR, {}).records
-    assert not PassEngine(folder, Layers(), SIMULATOR, {"layers": 3}).records
+    assert PassEngine(folder, Layers(), simulator(), {}).records
+    assert not PassEngine(folder, Layers(), simulator(), {"layers": 3}).records
     assert sorted(path.name for path in folder.iterdir()) == ["key"]
 
 
 def test_a_flipped_weight_bit_is_told(tmp_path, client):
     stream = Layers()
-    engine = PassEngine(tmp_path / "passes", stream, SIMULATOR, {})
+    engine = PassEngine(tmp_path / "passes", stream, simulator(), {})
     assert len(list(engine.golden())) == FRAMES * LAYERS
     h = stream.host
     data = np.memmap(engine.files.image, np.uint8, "r+")
@@ -291,7 +299,7 @@ def assert_matches(text: str, pattern: str) -> None:
 @pytest.mark.nightly
 def test_passes_are_repeated_with_waveforms(whole, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "passes")
-    engine = PassEngine(folder, stream := Layers(), SIMULATOR, {})
+    engine = PassEngine(folder, stream := Layers(), simulator(), {})
     text = (folder / RECORDS).read_text()
     got = engine.repeat(2, 3, waves=True)
     assert [(one["name"], one["differences"]) for one in got] == [("frame 1, layer 0", []), ("frame 1, layer 1", [])]
@@ -307,7 +315,7 @@ def test_passes_are_repeated_with_waveforms(whole, tmp_path):
 )
 def test_a_range_that_there_is_not(first, last, why, whole):
     with pytest.raises(ParamError, match=why):
-        PassEngine(whole[0], Layers(), SIMULATOR, {}).repeat(first, last, waves=False)
+        PassEngine(whole[0], Layers(), simulator(), {}).repeat(first, last, waves=False)
 
 
 # A pass that stores two words in one array, and an array that nothing writes.

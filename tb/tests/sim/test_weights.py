@@ -10,6 +10,7 @@ from openvrex.golden.program.layer_compiler import GEMMS
 from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.hdl.execution.weight_expander import WeightExpander
 from openvrex.hdl.params import override, preset
+from openvrex.sim.system import limits
 from openvrex.sim.system.device_memory import arrays
 from openvrex.sim.system.pages_pass import PagesPass
 from openvrex.sim.system.passes import selected
@@ -71,9 +72,10 @@ def test_the_model_suits_the_cores():
     assert FOUR.held(Decoder()).sizes["packing"] == WEIGHTS["q4_0"]
 
 
-@pytest.mark.parametrize("command", ["engines --platform edge --batch 1", "prediction --cached 1024"])
-def test_other_commands_take_what_the_cores_expand(command):
+@pytest.mark.parametrize("command", ["engines --platform edge --batch 1 --stage token", "prediction --cached 1024"])
+def test_other_commands_take_what_the_cores_expand(command, monkeypatch):
     """`-p lxe.weights=true` changes times there, too."""
+    monkeypatch.setattr(limits, "ENGINES", limits.ENGINES[:1])
     runs = [tried("simulate", *command.split(), *more) for more in ([], ["-p", "lxe.weights=true"])]
     assert [run.exit_code for run in runs] == [0, 0]
     assert len({run.stdout for run in runs}) == 2

@@ -115,5 +115,5 @@ def test_what_passes_again_is_told(tmp_path, monkeypatch):
 
 def test_runs_within_leave_waveforms(tmp_path):
     with waveforms_in(tmp_path):
-        play("hcu", 1)
+        play("storer", 1)
     assert list(tmp_path.glob("*.gtkw"))
