@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +76,29 @@ def _source() -> str:
 
 
 def complete(
-    file: Path, asked: Mapping[str, tuple[Variant, Any]], measure: Callable, quiet: bool, *cluster_of: Any
+    file: Path,
+    asked: Mapping[str, tuple[Variant, Any]],
+    measure: Callable,
+    quiet: bool,
+    *cluster_of: Any,
+    by_case: bool = False,
 ) -> dict[str, Row]:
     """The rows of all runs asked for, by key: those that the database has, and those that workers run now.
 
     asked : variant and case (a dataclass) of each key
     measure : runs one of them on a worker; its figures by name
     cluster_of : scheduler, jobs, workers, as for `synth.sweep.dask_run.cluster`
+    by_case : a worker takes all runs on a case one after another, and so prepares it once
 
     A failed run has its error in its row and is run again by a later call. Raises `typer.Exit` after Ctrl-C.
     """
     with ExitStack() as stack:
         database = stack.enter_context(Database(file))
         rows = {k: row for k, row in database.get(asked).items() if not row.error}
-        missing = {k: point for k, point in asked.items() if k not in rows}
+        missing: dict[str, dict[str, tuple[Variant, Any]]] = defaultdict(dict)  # runs by what a worker takes at once
+        for k, point in asked.items():
+            if k not in rows:
+                missing[str(point[1]) if by_case else k][k] = point
         bar = stack.enter_context(Bar(quiet=quiet))
         progress = bar.add_task("runs", total=len(asked), completed=len(rows))
         if missing:
@@ -96,16 +106,29 @@ def complete(
 
             try:
                 client = stack.enter_context(cluster(*cluster_of))
-                for k, row in results(client, measure, missing):
-                    variant, case = asked[k]
-                    database.put(k, {"variant": variant.name} | {n: str(v) for n, v in asdict(case).items()}, row)
-                    rows[k] = row
-                    bar.advance(progress)
+                for taken, done in results(client, partial(_each, measure), missing):
+                    own: Mapping[str, Any] = done.result or dict.fromkeys(missing[taken], done)
+                    for k, row in own.items():
+                        variant, case = asked[k]
+                        database.put(k, {"variant": variant.name} | {n: str(v) for n, v in asdict(case).items()}, row)
+                        rows[k] = row
+                        bar.advance(progress)
             except KeyboardInterrupt:
                 bar.stop()
                 console.err.print("interrupted; results so far are kept: run the same command again")
                 raise typer.Exit(130) from None
     return rows
+
+
+def _each(measure: Callable, points: dict[str, tuple[Variant, Any]]) -> dict[str, Row]:
+    """On a worker: the row of each run, by key."""
+    out = {}
+    for k, point in points.items():
+        try:
+            out[k] = Row(measure(point))
+        except Exception as e:  # the runs behind it go on
+            out[k] = Row.failed(e)
+    return out
 
 
 def fail_if_any(rows: Mapping[str, Row]) -> None:

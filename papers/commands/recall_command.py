@@ -86,11 +86,9 @@ def command(
     package_file(*MODELS[model].file)  # named once, before a cluster starts
     if plainly := without_matrices(variants, model):
         console.err.print(plainly, style="dim", highlight=False, soft_wrap=True)
-    points = list(itertools.product(variants, cases))
-    if reader == "full":  # a worker reads a text once if its policies follow each other
-        points = [(variant, case) for case, variant in itertools.product(cases, variants)]
-    asked = {key(variant, case): (variant, case) for variant, case in points}
-    rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers)
+    asked = {key(*point): point for point in itertools.product(variants, cases)}
+    once = reader == "full"  # full attention reads a text once for all policies
+    rows = complete(folder / "recall.db", asked, measure, json, scheduler, jobs, workers, by_case=once)
     found = summaries([(*asked[k], recalled(rows[k])) for k in asked if not rows[k].error])
     if not found:  # then all have failed
         fail_if_any(rows)

@@ -178,7 +178,7 @@ def ask(run: DecoderRun, decoder: Decoder, asked: RecallTask) -> list[Record]:
     return out
 
 
-@lru_cache(maxsize=2)  # workers take cases that follow each other nearly in order
+@lru_cache(maxsize=1)  # runs on a case follow each other
 def read(case: Case, layers: int | None) -> RecallRun:
     """The run of full attention over a task's text."""
     run, decoder, asked = prepared(case, ENTRIES["full"], layers)

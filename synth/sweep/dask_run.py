@@ -185,7 +185,7 @@ def results(client: Client, task: Callable, tasks: Mapping[str, object]) -> Iter
             if future.status not in ("finished", "error"):
                 raise OSError(f"a task is {future.status}")
             done = future.status == "finished"
-            yield of[future], Row(future.result().value) if done else Row({}, _reason(future.exception()))
+            yield of[future], Row(future.result().value) if done else Row.failed(future.exception())
     except OSError as e:
         fix = "results so far are kept: run the same command again"
         raise ClusterError(f"the scheduler is lost; {fix} ({e})") from None
@@ -258,7 +258,7 @@ class Sweep:
                     row = Row(timed.value)
                 elif future.status == "error":
                     estimate.done(tasks[keys[0]], {})
-                    row = Row({}, _reason(future.exception()))
+                    row = Row.failed(future.exception())
                 else:
                     raise OSError(f"a point's task is {future.status}")
                 left = estimate.remaining(sum(client.nthreads().values()))
@@ -274,9 +274,3 @@ class Sweep:
             call = (self.settings.code, task.key, task.function, task.arguments, *inputs)
             self.futures[task.key] = client.submit(timed, *call, key=task.key)
         return self.futures[task.key]
-
-
-def _reason(error: BaseException) -> str:
-    """An error as one line."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

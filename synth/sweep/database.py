@@ -29,6 +29,12 @@ class Row:
     result: dict[str, float]
     error: str = ""
 
+    @classmethod
+    def failed(cls, error: BaseException) -> "Row":
+        """Of a point that ended so: the error as one line."""
+        text = " ".join(str(error).split())
+        return cls({}, text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}")
+
 
 class Database:
     """A file of results, created if it does not exist. Every method raises `DatabaseError`, which names the fix."""

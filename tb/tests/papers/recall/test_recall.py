@@ -1,6 +1,8 @@
 """Recall: tasks with facts, and what policies recall of them in the real decoder."""
 
+import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from math import comb
 from statistics import fmean
@@ -12,7 +14,7 @@ from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import StreamingParams
 from openvrex.golden.retrieval.signatures import SignatureParams
-from openvrex.papers.commands.kept_runs import variants_of
+from openvrex.papers.commands.kept_runs import complete, variants_of
 from openvrex.papers.commands.recall_command import Summary, interval, plot, without_matrices
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
@@ -195,13 +197,38 @@ def test_the_page_shows_what_was_recorded_of_the_second_decoder():
 def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
     """One of two runs, or both: other results are written, and the command ends with 1 and the first error."""
     done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)))
-    rows = lambda _, asked, *rest: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
+    rows = lambda _, asked, *rest, **how: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
     monkeypatch.setattr("openvrex.papers.commands.recall_command.complete", rows)
     run = tried("papers", "recall", "--policy", "full", "--seeds", "2", "-o", str(tmp_path))
     assert (run.exit_code, run.stderr) == (1, f"error: {bad} of 2 runs failed, the first: it broke\n")
     written = {f.name for f in tmp_path.iterdir()}
     assert written == ({"recall.json", "recall.svg"} if bad == 1 else set())
     assert bad == 2 or [s["runs"] for s in json.loads((tmp_path / "recall.json").read_text())] == [1]
+
+
+@pytest.mark.parametrize("by_case", [False, True])
+def test_a_worker_takes_all_runs_on_a_text(tmp_path, monkeypatch, by_case):
+    """Where full attention reads it once. A run that fails says so; the others on its text go on."""
+    taken = []
+
+    def results(client, task, tasks):
+        taken.extend(len(points) for points in tasks.values())
+        return ((name, Row(task(points))) for name, points in tasks.items())
+
+    def measure(point):
+        variant, case = point
+        if (variant.policy, case.seed) == ("full", 2):
+            raise ValueError("it broke")
+        return {"seed": case.seed}
+
+    monkeypatch.setattr("openvrex.synth.sweep.dask_run.cluster", nullcontext)
+    monkeypatch.setattr("openvrex.synth.sweep.dask_run.results", results)
+    points = itertools.product(variants_of("full,resv", []), (replace(SHORT, seed=n) for n in (1, 2)))
+    asked = {f"{variant.name} {case.seed}": (variant, case) for variant, case in points}
+    rows = complete(tmp_path / "runs.db", asked, measure, True, by_case=by_case)
+    assert taken == ([2, 2] if by_case else [1] * 4)
+    assert rows.pop("full 2") == Row({}, "it broke")
+    assert rows == {name: Row({"seed": asked[name][1].seed}) for name in asked if name != "full 2"}
 
 
 @pytest.mark.parametrize(("name", "target"), [("smollm2", "models"), ("gemma3", "models-gemma")])
