@@ -293,8 +293,8 @@ def connected(top: str, pads: dict[str, list]) -> tuple[list[str], list[list[str
     of: dict[str, set[str]] = {}
     for net, own in pads.items():
         for _, _, layer, x1, y1, x2, y2 in own:
-            metal = found.probe_net(metals[layer], db.Point((x1 + x2) // 2, (y1 + y2) // 2))
-            name = f"{metal.circuit().name} {metal.expanded_name()}" if metal else f"none at {x1} {y1}"
+            met = found.probe_net(metals[layer], db.Point((x1 + x2) // 2, (y1 + y2) // 2))
+            name = f"{met.circuit().name} {met.expanded_name()}" if met else f"none at {x1} {y1}"
             inside.setdefault(net, set()).add(name)
             of.setdefault(name, set()).add(net)
     return [n for n, parts in inside.items() if len(parts) > 1], [sorted(n) for n in of.values() if len(n) > 1]

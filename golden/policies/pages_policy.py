@@ -1,18 +1,30 @@
 """Retrieval of coded pages (`golden.retrieval.coded_pages`) as a policy."""
 
 from collections import Counter
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import fma
+from openvrex.golden.function_params import parameter
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
 from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, matrices_of, resident_sum
 from openvrex.golden.retrieval.kvmap import KEEPS
 from openvrex.golden.retrieval.scores import scores
+
+
+@dataclass(frozen=True)
+class PagesPolicyParams(PageParams):
+    """Parameters of coded pages, and of their home."""
+
+    kv4_group: int = parameter(
+        0, "numbers of a group of 4-bit entries on the host (`golden.retrieval.kv4`); 0: entries stay BF16"
+    )
+
 
 PLACES = tuple(1 << n for n in range(3, 12))  # for kept pages of a KV head
 
@@ -45,7 +57,8 @@ class KeptPages:
 class CodedPages(Policy):
     """Every key has a code in device memory; a KV head fetches the pages that its queries score highest, in a budget.
 
-    Recent tokens stay on the device, and a block attends to all of its own tokens.
+    Recent tokens stay on the device, and a block attends to all of its own tokens. Codes are those of the exact keys,
+    with a 4-bit home, too.
 
     The ledger counts as index: sums, products of keys with the code matrix, squares of numbers. As prediction: products
     of queries with the query matrix, with means and with codes. It counts a sort of the candidates for each KV head.
@@ -53,8 +66,8 @@ class CodedPages(Policy):
 
     source = "this project: docs/papers/recall.md"
 
-    def __init__(self, params: PageParams, shape: Shape):
-        super().__init__(params, shape)
+    def __init__(self, params: PagesPolicyParams, shape: Shape):
+        super().__init__(params, shape, kv4_group=params.kv4_group)
         matrices = matrices_of(params, shape.layers, shape.kv_heads, shape.head_size, shape.model)
         self.layers = [CodedKeys(params, own) for own in matrices]
         self.kept = [KeptPages(places, shape.layers * shape.kv_heads) for places in PLACES]
@@ -67,7 +80,7 @@ class CodedPages(Policy):
         new = (own.coded - before) * s.kv_heads
         self.ledger.work("index", new * (s.head_size + p.numbers * (s.head_size + 1)))
         self.ledger.hold("device", new * p.code_bytes + new // p.mean * 2 * s.head_size)
-        self.store.offload(layer, ~own.resident())
+        self.pack(layer, tokens, k, v, self.store.offload(layer, ~own.resident()))
 
     def select(self, step: LayerBlock) -> Selected:
         own, p, s = self.layers[step.layer], self.params, self.shape
@@ -85,7 +98,8 @@ class CodedPages(Policy):
         self.ledger.sort(own.coded // p.page, s.kv_heads)
         self.store.fetch(step.layer, chosen)
         self._keep(step, chosen[:, : own.length - p.recent] if own.length > p.recent else chosen[:, :0])
-        return Selected(chosen & self.store.on_device(step.layer) | self.store.readable(step.layer, step.block))
+        keep = chosen & self.store.on_device(step.layer) | self.store.readable(step.layer, step.block)
+        return self.attended(step.layer, keep)
 
     def _keep(self, step: LayerBlock, chosen: np.ndarray) -> None:
         """Count what kept pages would save; chosen [kv_heads, n]: of the tokens at home."""

@@ -23,9 +23,11 @@ import numpy as np
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.blocks import Block, Shape
+from openvrex.golden.policies.history import History
 from openvrex.golden.policies.ledger import Ledger
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.store import Store
+from openvrex.golden.retrieval import kv4
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class LayerBlock:
 class Policy:
     """Base of all policies. `params` is a frozen dataclass of `golden.function_params.parameter` fields.
 
+    entry_bytes : of K and V of a token and KV head, if they are not BF16
+    kv4_group : numbers of a group of the 4-bit entries on the host (`golden.retrieval.kv4`); 0: as on the device. An
+        entry that leaves the device is packed, and comes back as what its packed form expands to
+
     A subclass must
 
     * set `source`: paper, section, equations;
@@ -77,7 +83,7 @@ class Policy:
     # should show of it, fields of `golden.program.window_slots.Events`.
     events: ClassVar[tuple[str, ...] | None] = None
 
-    def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None, host_bytes: int | None = None):
+    def __init__(self, params: Any, shape: Shape, entry_bytes: int | None = None, kv4_group: int = 0):
         known = not self.turns or shape.frequencies is not None
         check(
             known,
@@ -88,7 +94,12 @@ class Policy:
         self.params = params
         self.shape = shape
         self.ledger = Ledger()
-        self.store = Store(shape, self.ledger, entry_bytes, host_bytes)
+        if kv4_group:
+            kv4.check_group(kv4_group, shape.head_size, "a head")
+        self.kv4_group = kv4_group
+        self.store = Store(shape, self.ledger, entry_bytes, shape.entry_bytes // kv4.RATIO if kv4_group else None)
+        # Keys and values as their places hold them, if the host's differ from those that arrived.
+        self.stored = [History(shape) for _ in range(shape.layers if kv4_group else 0)]
 
     def plan(self, block: Block) -> Admitted:
         """Say which tokens of a block enter the decoder. Called once, before its first layer. Default: all."""
@@ -106,6 +117,17 @@ class Policy:
 
     def end(self, block: Block) -> None:
         """Finish a block after its last layer. Default: nothing."""
+
+    def pack(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray, going: np.ndarray) -> None:
+        """Hold what `append` was told of and `Store.offload` returned as 4-bit entries, if the host has such."""
+        if self.stored:
+            self.stored[layer].write(tokens, k, v, self.store.length)
+            self.stored[layer].pack(going, self.kv4_group)
+
+    def attended(self, layer: int, keep: np.ndarray) -> Selected:
+        """The tokens of `keep`, as their places hold them."""
+        stored = self.stored[layer] if self.stored else None
+        return Selected(keep, stored.k, stored.v) if stored else Selected(keep)
 
     def offload_but(self, layer: int, first: int, last: int) -> np.ndarray:
         """Send a layer's resident tokens to the host, except its `first` first and `last` last ones; returns which."""

@@ -7,7 +7,6 @@ from openvrex.golden.function_params import READINGS, check
 from openvrex.golden.policies import codecsight_policy, full_streaming, hybrid, mosaic, pages_policy, resv_policy
 from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.policy import Policy
-from openvrex.golden.retrieval.coded_pages import PageParams
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ POLICIES = {
     "mosaic": Entry(mosaic.Mosaic, mosaic.MosaicParams()),
     "mosaic-eager": Entry(mosaic.Mosaic, mosaic.MosaicParams(defer=False)),
     "hybrid": Entry(hybrid.Hybrid, hybrid.HybridParams()),
-    "pages": Entry(pages_policy.CodedPages, PageParams()),
+    "pages": Entry(pages_policy.CodedPages, pages_policy.PagesPolicyParams()),
 }
 # ReSV in every reading of its paper: "resv", "resv-equations", ...
 POLICIES |= {

@@ -11,10 +11,8 @@ import numpy as np
 from openvrex.golden.arithmetic.numerics import BF16
 from openvrex.golden.function_params import Parameters, ReSVParams, parameter
 from openvrex.golden.policies.blocks import Shape
-from openvrex.golden.policies.history import History
 from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
-from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.resv import ReSV, Retrieved
 
 PREFETCH = ("none", "complete", "only")
@@ -47,8 +45,7 @@ class ReSVPolicy(Policy):
     the attended tokens. With "only" the next layer attends to the guessed tokens and the resident ones. Where nothing
     was guessed (the first layer, a trace), the layer's own queries choose.
 
-    4-bit home. With `kv4_group` an entry that leaves the device is packed into a quarter of its bytes
-    (`golden.retrieval.kv4`), and comes back as what the packed entry expands to. Clusters are those of the exact keys.
+    With a 4-bit home (`kv4_group`) clusters are those of the exact keys.
 
     The ledger counts query by representative as prediction, hash projections and running sums as index, Hamming
     distances and score maxima as comparisons, and rows of clusters as sorting.
@@ -57,13 +54,8 @@ class ReSVPolicy(Policy):
     source = "V-Rex IV, Eq. 1-3, Fig. 10, V-C"
 
     def __init__(self, params: ReSVPolicyParams, shape: Shape):
-        group = params.kv4_group
-        if group:
-            kv4.check_group(group, shape.head_size, "a head")
-        super().__init__(params, shape, host_bytes=shape.entry_bytes // kv4.RATIO if group else None)
+        super().__init__(params, shape, kv4_group=params.kv4_group)
         self.uses_ahead = params.prefetch != "none"
-        # Keys and values as their places hold them, if the host's differ from those that arrived.
-        self.stored = [History(shape) for _ in range(shape.layers if group else 0)]
         self.layers = [ReSV(params.resv, shape.kv_heads, shape.head_size) for _ in range(shape.layers)]
         self.predicted: set[int] = set()  # layers whose guessed tokens are prefetched
         self.sizes: dict[str, Counter[int]] = {}  # by stage: tokens at home of each cluster that a table fetched
@@ -79,9 +71,7 @@ class ReSVPolicy(Policy):
             self.ledger.work("compare", clustered * old + int(opened.sum()))
             self.ledger.hold("device", (len(table) - old) * self._cluster_bytes(dim) + clustered * 4)
         going = self.offload_but(layer, p.sinks, p.recent)
-        if self.stored:
-            self.stored[layer].write(tokens, k, v, self.store.length)
-            self.stored[layer].pack(going, self.params.kv4_group)
+        self.pack(layer, tokens, k, v, going)
 
     def _cluster_bytes(self, dim: int) -> int:
         """Bytes of a cluster in the HC table: BF16 representative, hash bits, count. A token adds 4 bytes of index."""
@@ -99,8 +89,7 @@ class ReSVPolicy(Policy):
             self.ledger.work("prediction", step.x.size * self.shape.heads * self.shape.head_size)
             self._retrieve(layer + 1, step.ahead, "prefetch", Counter())
             self.predicted.add(layer + 1)
-        stored = self.stored[layer] if self.stored else None
-        return Selected(keep, stored.k, stored.v) if stored else Selected(keep)
+        return self.attended(layer, keep)
 
     def _retrieve(self, layer: int, q: np.ndarray, reason: str, sizes: Counter[int]) -> np.ndarray:
         """Choose clusters and fetch their tokens; returns the tokens to attend to, bool [kv_heads, n].

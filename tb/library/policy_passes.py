@@ -8,7 +8,7 @@ import numpy as np
 from openvrex.golden.function_params import DotFormat, ReSVParams
 from openvrex.golden.inputs.decoder import Decoder
 from openvrex.golden.policies.blocks import Block
-from openvrex.golden.policies.pages_policy import CodedPages
+from openvrex.golden.policies.pages_policy import CodedPages, PagesPolicyParams
 from openvrex.golden.policies.policy import Policy
 from openvrex.golden.policies.policy_run import DecoderRun, decoder_shape
 from openvrex.golden.policies.resv_policy import ReSVPolicy, ReSVPolicyParams
@@ -24,7 +24,7 @@ def resv(decoder: Decoder, params: ReSVParams, dot: DotFormat) -> Policy:
 
 def pages(decoder: Decoder, params: PageParams, matrices: Sequence[KeyMatrices], dot: DotFormat) -> Policy:
     """Coded pages that score with the core's dot products."""
-    out = CodedPages(params, decoder_shape(decoder))
+    out = CodedPages(PagesPolicyParams(**vars(params)), decoder_shape(decoder))
     out.layers = [CodedKeys(params, own, dot) for own in matrices]
     return out
 

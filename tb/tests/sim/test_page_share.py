@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from openvrex.golden.function_params import ParamError
-from openvrex.golden.policies.pages_policy import CodedPages
+from openvrex.golden.policies.pages_policy import CodedPages, PagesPolicyParams
 from openvrex.golden.policies.registry import Entry
 from openvrex.golden.program.layer_memory import Register
 from openvrex.golden.program.page_choice_stages import FRESH, MARKS
@@ -97,7 +97,7 @@ FAR = replace(EDGE, home="link")
 
 
 def passes(cache: int, v=FAR, batch: int = 1, **changes) -> PagesPass:
-    own = Entry(CodedPages, PageParams(**changes))
+    own = Entry(CodedPages, PagesPolicyParams(**changes))
     return PagesPass.of(v, own, Point(cache, batch), Given(constant("none", 0.0, 0.0, Decoder())))
 
 

@@ -1,4 +1,4 @@
-"""ReSV with packed entries on the host: what it reads, what it moves, what it remembers."""
+"""Policies with packed entries on the host: what they read, what they move, what they remember."""
 
 import pickle
 from dataclasses import replace
@@ -23,22 +23,30 @@ def world() -> Trace:
     return Trace.load(FIXTURE)
 
 
-def begin(trace: Trace, group: int) -> TraceRun:
-    found = POLICIES["resv"]
-    params = override(found.params, {"kv4_group": str(group), "resv.recent": "24"})
+SHORT = {  # few tokens stay on the device
+    "resv": {"resv.recent": "24"},
+    "pages": {"recent": "24", "mean": "16", "budget": "16", "numbers": "8"},
+}
+both = pytest.mark.parametrize("name", SHORT)
+
+
+def begin(trace: Trace, name: str, group: int) -> TraceRun:
+    found = POLICIES[name]
+    params = override(found.params, {"kv4_group": str(group)} | SHORT[name])
     return TraceRun(replace(found, params=params).build(shape_of(trace)), trace)
 
 
-def run(trace: Trace, group: int) -> TraceRun:
-    out = begin(trace, group)
+def run(trace: Trace, name: str, group: int) -> TraceRun:
+    out = begin(trace, name, group)
     for block in blocks(trace):
         out.step(trace, block)
     return out
 
 
-def test_a_quarter_of_the_bytes_and_the_same_choice(world):
+@both
+def test_a_quarter_of_the_bytes_and_the_same_choice(world, name):
     """Both directions and the host's memory; transfers, device memory and chosen tokens stay as they are."""
-    packed, plain = run(world, 32), run(world, 0)
+    packed, plain = run(world, name, 32), run(world, name, 0)
     moved, whole = packed.policy.ledger, plain.policy.ledger
     assert moved.pieces == whole.pieces
     assert moved.held["host"] * kv4.RATIO == whole.held["host"] > 0
@@ -50,9 +58,10 @@ def test_a_quarter_of_the_bytes_and_the_same_choice(world):
     assert np.array_equal(*places)
 
 
-def test_what_attention_reads(world):
+@both
+def test_what_attention_reads(world, name):
     """Entries on the device as they came, those on the host as their packed form stands for, by head."""
-    policy, trace = run(world, 64).policy, world
+    policy, trace = run(world, name, 64).policy, world
     for layer in range(len(trace.layers)):
         place, stored = policy.store.place(layer), policy.stored[layer]
         for got, came in ((stored.k, trace.k[layer]), (stored.v, trace.v[layer])):
@@ -62,8 +71,9 @@ def test_what_attention_reads(world):
         assert {DEVICE, HOST} <= set(np.unique(place))
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(world):
-    half, whole = begin(world, 32), begin(world, 32)
+@both
+def test_a_resumed_run_equals_an_uninterrupted_one(world, name):
+    half, whole = begin(world, name, 32), begin(world, name, 32)
     for i, block in enumerate(blocks(world)):
         if i == 7:
             half = pickle.loads(pickle.dumps(half))
@@ -74,8 +84,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(world):
         assert np.array_equal(a.v, b.v)
 
 
-def test_errors(world):
+@both
+def test_errors(world, name):
     with pytest.raises(ParamError, match="kv4_group=128: must divide the 64 numbers of a head"):
-        begin(world, 128)
+        begin(world, name, 128)
     with pytest.raises(ParamError, match="kv4_group=24: must be one of"):
-        begin(world, 24)
+        begin(world, name, 24)
