@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Annotated
 
 import typer
@@ -32,7 +32,11 @@ Z = 1.96  # of a 95 % interval
 
 @dataclass(frozen=True)
 class Summary:
-    """A variant on a task of one length and depth: means over seeds. `low`, `high`: 95 % interval of the recall."""
+    """A variant on a task of one length and depth: means over seeds. `low`, `high`: 95 % interval of the recall.
+
+    behind, about : full attention's recall of the same texts less the variant's, and half the 95 % interval of that;
+    None if full attention did not run
+    """
 
     model: str
     variant: str
@@ -43,6 +47,8 @@ class Summary:
     recall: float
     low: float
     high: float
+    behind: float | None
+    about: float | None
     answer_loss: float
     text_loss: float
     frames: float
@@ -138,13 +144,15 @@ def recalled(row: Row) -> Recalled:
 
 def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
     """One a variant, task, length and depth, in the order in which they were asked for."""
-    groups: dict[tuple[str, str, str, int, float], list[Recalled]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, int, float], list[tuple[Case, Recalled]]] = defaultdict(list)
+    full = {case: done.recall for variant, case, done in runs if variant.policy == "full"}
     for variant, case, done in runs:
-        groups[case.model, variant.name, case.name, case.tokens, case.depth].append(done)
+        groups[case.model, variant.name, case.name, case.tokens, case.depth].append((case, done))
     out = []
-    for (model, label, name, size, depth), own in groups.items():
+    for (model, name, task, size, depth), played in groups.items():
+        own = [done for _, done in played]
+        lost = [full[case] - done.recall for case, done in played if case in full]
         share = fmean(r.recall for r in own)
-        low, high = interval(share, len(own))
         mean = {
             f: fmean(getattr(r, f) for r in own)
             for f in ("answer_loss", "text_loss", "frames", "answers", "blocks", "error", "seconds")
@@ -152,9 +160,11 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb, pieces = fmean(r.in_bytes for r in own) / 1e6, fmean(r.pieces for r in own)
         piece = 1e6 * mb / pieces if pieces else None
+        low, high = interval(share, len(own))
+        behind, about = (fmean(lost), Z * stdev(lost) / sqrt(len(lost))) if len(lost) > 1 else (None, None)
         out.append(
             Summary(
-                model, label, name, size, depth, len(own), share, low, high,
+                model, name, task, size, depth, len(own), share, low, high, behind, about,
                 in_mb=mb, piece_bytes=piece, clusters=clusters, fetched=fmean(r.tokens for r in own), **mean,
             )
         )  # fmt: skip
@@ -182,16 +192,18 @@ def table(found: list[Summary]) -> Table:
     ]
     out = Table(title=", ".join([f"Recall: {found[0].model}", *same]))
     out.add_column("policy", no_wrap=True)
-    for name in (*several, "recall", "95 %", "answer nats", "text nats", "fetched: frames", "answers", "tokens",
-                 "blocks", "error", "MB", "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
+    for name in (*several, "recall", "95 %", "behind full", "answer nats", "text nats", "fetched: frames", "answers",
+                 "tokens", "blocks", "error", "MB", "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
         out.add_column(name)
     for i, s in enumerate(found):
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
         piece = "" if s.piece_bytes is None else f"{s.piece_bytes:,.0f}"
-        shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
+        behind = "" if s.about is None else f"{s.behind:.1%} ± {s.about:.1%}"
+        shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", behind)
+        losses = (f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
         got = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.fetched:.0f}", f"{s.blocks:.0f}", f"{s.error:.3f}")
         cost = (f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
-        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *got, *cost)
+        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *losses, *got, *cost)
     return out
 
 

@@ -5,7 +5,7 @@ import json
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from math import comb
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 
@@ -15,7 +15,7 @@ from openvrex.golden.policies.blocks import Shape
 from openvrex.golden.policies.full_streaming import StreamingParams
 from openvrex.golden.retrieval.signatures import SignatureParams
 from openvrex.papers.commands.kept_runs import complete, variants_of
-from openvrex.papers.commands.recall_command import Summary, interval, plot, without_matrices
+from openvrex.papers.commands.recall_command import Summary, interval, plot, summaries, without_matrices
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS, Case, Recalled, recall
 from openvrex.papers.recall.recall_tasks import TASKS, task
@@ -167,7 +167,18 @@ def test_plots_have_a_panel_for_each_question():
         shares = {"recall": depth, "low": 0.0, "high": 1.0, "frames": 0.1, "answers": 0.1}
         rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds", "fetched", "blocks", "error"), 1.0)
         return Summary(
-            "smollm2", variant, "passkey", tokens, depth, 4, **shares, **rest, piece_bytes=None, clusters=None
+            "smollm2",
+            variant,
+            "passkey",
+            tokens,
+            depth,
+            4,
+            **shares,
+            **rest,
+            piece_bytes=None,
+            clusters=None,
+            behind=None,
+            about=None,
         )
 
     for lengths, depths in (([512], [0.5]), ([512], [0.1, 0.9]), ([512, 1024], [0.5]), ([512, 1024], [0.1, 0.5, 0.9])):
@@ -237,6 +248,16 @@ def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch, na
     run = refuses("papers", "recall", "-o", str(tmp_path / "x"), "--model", name)
     assert run.stderr == f"error: package llm-none is not installed: run 'make {target}'\n"
     assert not (tmp_path / "x").exists()
+
+
+def test_a_policy_is_held_against_full_attention_on_the_same_texts():
+    full, window = variants_of("full,streamingllm", [])
+    one = Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)
+    runs = [(full, replace(SHORT, seed=n), replace(one, recall=r)) for n, r in enumerate((1.0, 0.8, 0.6))]
+    runs += [(window, replace(SHORT, seed=n), replace(one, recall=r)) for n, r in enumerate((0.8, 0.8, 0.0))]
+    found = [(round(s.behind, 6), round(s.about, 6)) for s in summaries(runs)]
+    assert found == [(0.0, 0.0), (0.266667, round(1.96 * stdev((0.2, 0.0, 0.6)) / 3**0.5, 6))]
+    assert [(s.behind, s.about) for s in summaries(runs[3:])] == [(None, None)]
 
 
 def test_sweeps_are_grids():
