@@ -24,8 +24,8 @@ from openvrex.sim.system.workload import MODELS as SHAPES
 
 COUNTED = (CodedPages, ReSVPolicy)
 NEEDED = ("model", "variant", "task", "tokens", "recall", "error", "blocks", "clusters")
-COLUMNS = ("recall", "error", "cache", "fetched", "blocks", "link MB", "reads", "link", "index MB", "read", "loader",
-           "DPE", "VPE", "WTU")  # fmt: skip
+COLUMNS = ("bits", "recall", "error", "cache", "fetched", "blocks", "link MB", "reads", "link", "index MB", "read",
+           "loader", "DPE", "VPE", "WTU")  # fmt: skip
 
 
 def command(
@@ -47,13 +47,14 @@ def command(
     if json:
         console.print_json(rows)
     else:
-        console.out.print(_table(rows, v, packed))
+        console.out.print(_table(rows, v))
 
 
 def rows_of(summaries: list[dict[str, Any]], v: Vrex, lengths: list[int], packed: bool) -> list[dict[str, Any]]:
     """A row for each variant whose index can be counted, and each length of the cache: what it recalled, what it costs.
 
-    summaries : of `vrex papers recall` · packed : entries behind the link have 4 bits a number
+    summaries : of `vrex papers recall`
+    packed : entries behind the link have 4 bits a number, as where the variant says so (`kv4_group`)
     """
     groups = defaultdict(list)
     for s in summaries:
@@ -61,9 +62,11 @@ def rows_of(summaries: list[dict[str, Any]], v: Vrex, lengths: list[int], packed
             groups[s["variant"]].append(s)
     rows = []
     for name, own in groups.items():
-        known = {"variant": name, "recall": fmean(s["recall"] for s in own), "error": fmean(s["error"] for s in own)}
+        four = packed or "kv4_group=" in name
+        known: dict[str, Any] = {"variant": name, "bits": 4 if four else 16}
+        known |= {figure: fmean(s[figure] for s in own) for figure in ("recall", "error")}
         for n in lengths:
-            found = cost(v, SHAPES["llama3-8b"], _measured(name, own), n, PageParams(), packed)
+            found = cost(v, SHAPES["llama3-8b"], _measured(name, own), n, PageParams(), four)
             rows.append(known | asdict(found))
     return rows
 
@@ -95,9 +98,8 @@ def _measured(name: str, own: list[dict[str, Any]]) -> Measured:
     return Measured(length, blocks, fmean(s["clusters"] for s in longest) / tables)
 
 
-def _table(rows: list[dict[str, Any]], v: Vrex, packed: bool) -> Table:
-    entries = "4-bit entries" if packed else "BF16 entries"
-    out = Table(title=f"A frame of Llama-3 8B on {v.name}, {entries}: times in ms")
+def _table(rows: list[dict[str, Any]], v: Vrex) -> Table:
+    out = Table(title=f"A frame of Llama-3 8B on {v.name}: times in ms; bits of a number behind the link")
     out.add_column("policy", no_wrap=True)
     for column in COLUMNS:
         out.add_column(column, justify="right")
@@ -106,7 +108,7 @@ def _table(rows: list[dict[str, Any]], v: Vrex, packed: bool) -> Table:
         per_head = c.reads / SHAPES["llama3-8b"].layers / SHAPES["llama3-8b"].kv_heads
         times = (c.link, c.memory, c.load, c.dpe, c.vpe, c.wtu)
         link, *rest = (f"{1e3 * t:,.1f}" for t in times)
-        out.add_row(r["variant"], f"{r['recall']:.1%}", f"{r['error']:.3f}", f"{c.cache:,}", f"{8 * per_head:,.0f}",
-                    f"{per_head:,.0f}", f"{c.moved / 1e6:,.0f}", f"{c.reads:,.0f}", link, f"{c.held / 1e6:,.0f}",
-                    *rest)  # fmt: skip
+        known = (r["variant"], str(r["bits"]), f"{r['recall']:.1%}", f"{r['error']:.3f}", f"{c.cache:,}")
+        moved = (f"{8 * per_head:,.0f}", f"{per_head:,.0f}", f"{c.moved / 1e6:,.0f}", f"{c.reads:,.0f}", link)
+        out.add_row(*known, *moved, f"{c.held / 1e6:,.0f}", *rest)
     return out

@@ -53,9 +53,11 @@ def test_costs_by_hand(tmp_path):
     assert pages["memory"] == pytest.approx(pages["held"] / EDGE.bandwidth)
     assert pages10["link"] == pages["link"]
     assert resv10["link"] > resv["link"] > pages["link"]
-    shown = tried("papers", "index", file, "--cache", "15000", "--packed")
-    assert "4-bit entries" in shown.stdout
-    assert "pages budget=512" in shown.stdout
+    four = vrex("papers", "index", file, "--cache", "15000", "--packed", "--json")
+    assert [r["bits"] for r in json.loads(run.stdout) + json.loads(four.stdout)] == [16] * 4 + [4] * 2
+    [own] = rows_of([PAGES | {"variant": "pages budget=512 kv4_group=32"}], EDGE, [15000], False)
+    assert own == json.loads(four.stdout)[1] | {"variant": own["variant"]}
+    assert "pages budget=512" in tried("papers", "index", file, "--cache", "15000").stdout
 
 
 def test_the_page_shows_recall_and_cost_of_coded_pages():
