@@ -111,7 +111,7 @@ class Golden:
             self.bins.add(f"tiles_{min(tiles, 4)}")
             self.bins |= {"alone", f"alone_tiles_{min(tiles, 4)}"} if len(batch) == 1 else set()
             for b in batch:
-                every = [(h ^ b["hash"]).bit_count() for h in _hashes(table)]
+                every = _distances(table, b["hash"])
                 near = every[first:]
                 j = table.add(b["hash"], first=first)
                 self.bins |= {"newest_misses_a_nearer_one"} if min(every, default=0) < min(near, default=0) else set()
@@ -152,6 +152,12 @@ class Golden:
 
 def _hashes(table: Clusterer) -> list[int]:
     return [sum(int(w) << 64 * i for i, w in enumerate(row)) for row in table.hashes]
+
+
+def _distances(table: Clusterer, key_hash: int) -> list[int]:
+    """Bits in which a key's hash differs from that of each cluster."""
+    words = [key_hash >> 64 * i & (1 << 64) - 1 for i in range(table.hashes.shape[1])]
+    return np.bitwise_count(table.hashes ^ np.array(words, np.uint64)).sum(axis=1).tolist()
 
 
 def golden(p: HcuParams, th_hd: int, beats: list[dict]) -> Golden:
@@ -363,7 +369,7 @@ def check_newest_clusters_of_a_million():
     beats[-1]["last"] = 1
     want = Golden(p, 1, tables={0: table}).play(beats)
     view = HcuTime(p, 1)
-    view.tables[0] = np.array([view.words(n) for n in range(level)])
+    view.tables[0] = view.words(np.arange(level)).T
     time = view.beats([(b["op"], 0, b["hash"], b["last"]) for b in beats], 60)
     got = run(emitted(p), p, beats, 1, latency=60, items=items)
     assert [b["cluster"] for b in want.out] == numbers
