@@ -59,10 +59,6 @@ class History:
         for store in (self._k, self._v):
             store.data[going] = kv4.copied(store.data[going], group)
 
-    def replace(self, heads: np.ndarray, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-        """Write K and V [N, head_size] of a token of a head each, heads [N], tokens [N]."""
-        self._k.data[heads, tokens], self._v.data[heads, tokens] = k, v
-
     @property
     def k(self) -> np.ndarray:
         """Keys, read-only, [kv_heads, n, head_size]."""

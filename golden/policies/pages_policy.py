@@ -8,11 +8,10 @@ import numpy as np
 
 from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.golden.arithmetic.vector import fma
-from openvrex.golden.function_params import check, parameter
+from openvrex.golden.function_params import parameter
 from openvrex.golden.policies.blocks import Shape
-from openvrex.golden.policies.light_attention import Selected, bf16
+from openvrex.golden.policies.light_attention import Selected
 from openvrex.golden.policies.policy import LayerBlock, Policy
-from openvrex.golden.retrieval import kv4
 from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, matrices_of, resident_sum
 from openvrex.golden.retrieval.kvmap import KEEPS
 from openvrex.golden.retrieval.scores import scores
@@ -25,13 +24,6 @@ class PagesPolicyParams(PageParams):
     kv4_group: int = parameter(
         0, "numbers of a group of 4-bit entries on the host (`golden.retrieval.kv4`); 0: entries stay BF16"
     )
-    centred: bool = parameter(
-        False, "keys are packed less a fixed vector, and pages with a sink stay as they are; no core has this yet"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self.kv4_group > 0 or not self.centred, "centred", self.centred, "needs kv4_group: BF16 entries stay")
 
 
 PLACES = tuple(1 << n for n in range(3, 12))  # for kept pages of a KV head
@@ -68,11 +60,6 @@ class CodedPages(Policy):
     Recent tokens stay on the device, and a block attends to all of its own tokens. Codes are those of the exact keys,
     with a 4-bit home, too.
 
-    What `centred` is for: keys of a head have a large part in common, so alone, packed, little is left of what tells
-    them apart. If all keys lose the same vector, attention stays, as all scores of a row fall by one number; a core
-    could subtract it behind the rotary embedding. Here it is the mean key of the first `mean` tokens behind the sinks.
-    Sinks lie far from it, and most rows look at them.
-
     The ledger counts as index: sums, products of keys with the code matrix, squares of numbers. As prediction: products
     of queries with the query matrix, with means and with codes. It counts a sort of the candidates for each KV head.
     """
@@ -85,7 +72,6 @@ class CodedPages(Policy):
         self.layers = [CodedKeys(params, own) for own in matrices]
         self.kept = [KeptPages(places, shape.layers * shape.kv_heads) for places in PLACES]
         self.sets = Counter[str]()  # of pages, by stage
-        self.centres: list[np.ndarray | None] = [None] * shape.layers  # of keys, [kv_heads, head_size]
 
     def append(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         p, s, own = self.params, self.shape, self.layers[layer]
@@ -95,22 +81,6 @@ class CodedPages(Policy):
         self.ledger.work("index", new * (s.head_size + p.numbers * (s.head_size + 1)))
         self.ledger.hold("device", new * p.code_bytes + new // p.mean * 2 * s.head_size)
         self.pack(layer, tokens, k, v, self.store.offload(layer, ~own.resident()))
-
-    def pack(self, layer: int, tokens: np.ndarray, k: np.ndarray, v: np.ndarray, going: np.ndarray) -> None:
-        if not self.params.centred:
-            super().pack(layer, tokens, k, v, going)
-            return
-        stored, first = self.stored[layer], self.params.pinned * self.params.page
-        stored.write(tokens, k, v, self.store.length)
-        heads, at = np.nonzero(going)
-        heads, at = heads[at >= first], at[at >= first]
-        if not len(at):
-            return
-        centre = self.centres[layer]
-        if centre is None:
-            centre = self.centres[layer] = bf16(stored.k[:, first : first + self.params.mean].mean(axis=1))
-        rest = kv4.copied(bf16(stored.k[heads, at] - centre[heads]), self.kv4_group)
-        stored.replace(heads, at, bf16(rest + centre[heads]), kv4.copied(stored.v[heads, at], self.kv4_group))
 
     def select(self, step: LayerBlock) -> Selected:
         own, p, s = self.layers[step.layer], self.params, self.shape

@@ -27,17 +27,17 @@ SHORT = {  # few tokens stay on the device
     "resv": {"resv.recent": "24"},
     "pages": {"recent": "24", "mean": "16", "budget": "16", "numbers": "8"},
 }
-both = pytest.mark.parametrize("name", ["resv", "pages"])
+both = pytest.mark.parametrize("name", SHORT)
 
 
-def begin(trace: Trace, name: str, group: int, **more: str) -> TraceRun:
+def begin(trace: Trace, name: str, group: int) -> TraceRun:
     found = POLICIES[name]
-    params = override(found.params, {"kv4_group": str(group)} | SHORT[name] | more)
+    params = override(found.params, {"kv4_group": str(group)} | SHORT[name])
     return TraceRun(replace(found, params=params).build(shape_of(trace)), trace)
 
 
-def run(trace: Trace, name: str, group: int, **more: str) -> TraceRun:
-    out = begin(trace, name, group, **more)
+def run(trace: Trace, name: str, group: int) -> TraceRun:
+    out = begin(trace, name, group)
     for block in blocks(trace):
         out.step(trace, block)
     return out
@@ -71,22 +71,6 @@ def test_what_attention_reads(world, name):
         assert {DEVICE, HOST} <= set(np.unique(place))
 
 
-def test_keys_about_a_vector_lose_less(world):
-    """Sinks' pages stay as they came; the other keys at home lose less than those packed alone."""
-    centred, plain = (run(world, "pages", 32, centred=how).policy for how in ("true", "false"))
-    first, lost = centred.params.pinned * centred.params.page, {}
-    for layer in range(len(world.layers)):
-        came = world.k[layer].astype(np.float32).swapaxes(0, 1)
-        home = centred.store.place(layer) == HOST
-        assert home[:, :first].all()
-        assert np.array_equal(centred.stored[layer].k[:, :first], came[:, :first])
-        for policy in (centred, plain):
-            off = (policy.stored[layer].k - came)[home][:, first:]
-            lost[policy] = lost.get(policy, 0) + float((off**2).sum())
-        assert np.array_equal(centred.stored[layer].v[:, first:], plain.stored[layer].v[:, first:])
-    assert 0 < lost[centred] < 0.7 * lost[plain]
-
-
 @both
 def test_a_resumed_run_equals_an_uninterrupted_one(world, name):
     half, whole = begin(world, name, 32), begin(world, name, 32)
@@ -106,5 +90,3 @@ def test_errors(world, name):
         begin(world, name, 128)
     with pytest.raises(ParamError, match="kv4_group=24: must be one of"):
         begin(world, name, 24)
-    with pytest.raises(ParamError, match="centred=True: needs kv4_group"):
-        begin(world, "pages", 0, centred="true")
