@@ -16,6 +16,8 @@ from openvrex.golden.retrieval.coded_pages import CodedKeys, PageParams, matrice
 from openvrex.golden.retrieval.kvmap import KEEPS
 from openvrex.golden.retrieval.scores import scores
 
+PLACES = tuple(1 << n for n in range(3, 12))  # for kept pages of a KV head
+
 
 @dataclass(frozen=True)
 class PagesPolicyParams(PageParams):
@@ -24,9 +26,6 @@ class PagesPolicyParams(PageParams):
     kv4_group: int = parameter(
         0, "numbers of a group of 4-bit entries on the host (`golden.retrieval.kv4`); 0: entries stay BF16"
     )
-
-
-PLACES = tuple(1 << n for n in range(3, 12))  # for kept pages of a KV head
 
 
 class KeptPages:
