@@ -129,7 +129,12 @@ _SUBJECTS = (
     Subject("motion_mask", (("equals_golden_and_time_view", "tiny"),), named=False),
     Subject(
         "feeder",
-        (("equals_the_reference", "joined"), ("takes_the_cycles_of_the_time_view", "joined"), ("reset_in_flight",)),
+        (
+            ("equals_the_reference", "joined"),
+            ("takes_the_cycles_of_the_time_view", "joined"),
+            ("two_beats_wait", "joined"),
+            ("reset_in_flight",),
+        ),
         "joined",
         care={
             "k_hash": "k_op ? 0 : ~0",  # an order has none

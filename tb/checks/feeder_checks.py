@@ -213,8 +213,19 @@ def check_takes_the_cycles_of_the_time_view(size):
         assert [t - first for t, _ in got["s"]] == want.s
 
 
+def check_two_beats_wait(size):
+    """Outputs that take a beat once in a while, so that each holds two nearly always; rows far longer than needed."""
+    rng, p = random.Random(3), params(SIZES[size])
+    words = []
+    for _ in range(12):
+        words += hashes(p, rng.randrange(p.dre.hcu.n_ctx), 2, rng, rng.choice((0, 1, 20)))
+        words += scores(p, 2, p.dre.wtu.clusters, rng)
+    run(size, [episode(size, words, {"k": 0.97, "s": 0.9})])
+
+
 def check_reset_in_flight():
-    """Resets in flight, also between words of a row and between words that make up a score word."""
+    """Resets in flight, also between words of a row, between those of a score word, and while outputs hold beats."""
     words, orders = random_words("joined", random.Random(5))
     whole = episode("joined", words, STALLS[1], orders)
-    run("joined", [e for cut_at in (2, 9, 16, 40) for e in (whole | {"cut_at": cut_at}, whole)])
+    cuts = dict.fromkeys((2, 9, 16, 40), STALLS[1]) | dict.fromkeys((25, 60), {"k": 0.99, "s": 0.99})
+    run("joined", [e for at, how in cuts.items() for e in (whole | {"cut_at": at, "stalls": how}, whole)])

@@ -259,6 +259,7 @@ def build(
         hierarchy = "".join(f'hier_block -module "{name}"\n' for name in blocks)
         for name, text in (files | {"blocks.vlt": "`verilator_config\n" + hierarchy}).items():
             (folder / name).write_text(text)
+        shutil.rmtree(folder / "obj", ignore_errors=True)  # of a build that was stopped, whose files are not whole
         flags += ["-Mdir", "obj", "--top-module", f"bench_{emitted.top}", "-o", emitted.top, *linked]
         command = ["verilator", *flags, "blocks.vlt", *files, emitted.file]
         command += [f"{emitted.top}_assertions.sv"] if emitted.assertions else []

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -531,6 +532,25 @@ def test_a_simulator_is_built_in_a_folder_with_a_space(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_run", listed)
     simulator = runner.simulator(emit("cluster_set", params_of("cluster_set", PRESETS["tiny"])))
     assert "cluster_set" in (simulator.parent.parent / "make.log").read_text()
+
+
+def test_a_build_that_was_stopped_begins_again(tmp_path, monkeypatch):
+    """Verilator would leave what it wrote before as it is, with what the build had added."""
+    monkeypatch.setattr(runner, "BUILD", tmp_path / "sim")
+    run, unit = runner._run, emit("cluster_set", params_of("cluster_set", PRESETS["tiny"]))
+    for stops in (True, False):
+
+        def some(command: list[str], *more, stops=stops, **options) -> None:
+            if command[0] != "make":
+                run(command, *more, **options)
+            elif stops:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(runner, "_run", some)
+        with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
+            simulator = runner.simulator(unit)
+    added = re.findall(r"^#include .*/verilator.cpp", (simulator.parent / "Vtop.cpp").read_text(), re.M)
+    assert len(added) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ test_equals_the_reference = at_sizes(feeder_checks.check_equals_the_reference, S
 test_takes_the_cycles_of_the_time_view = at_sizes(
     feeder_checks.check_takes_the_cycles_of_the_time_view, SIZES, "tiny", "one", "joined"
 )
+test_two_beats_wait = at_sizes(feeder_checks.check_two_beats_wait, SIZES, "joined")
 test_reset_in_flight = feeder_checks.check_reset_in_flight
 
 
