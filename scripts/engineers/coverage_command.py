@@ -73,7 +73,7 @@ def command(
             zero, missing = inputs_at_zero(emitted, listed.get(name, {}))
             wrong += [f"{name}: {text}" for text in [*bad, *strange, *missing]]
             points = without(every, {**excluded, **dict.fromkeys(never)})
-            proved = proved_constant(emitted, points, zero)
+            proved = proved_constant(emitted, points, zero, subject.module)
             impossible = proved_impossible(emitted, points)
             points = without(points, proved | impossible)
             excluded |= dict.fromkeys(proved, "Proved constant.") | dict.fromkeys(impossible, "Proved impossible.")

@@ -42,6 +42,8 @@ async def phases(dut):
     memory = TableBus(bench, p)
     memory.begin(c.get("memory", {}), c["latency"], [])
     memory.flips = c.get("flips", 0.0)
+    for channel in (memory.ar, memory.aw, memory.w):
+        channel.stall = c["stall"]
     await bench.start()
 
     async def step() -> None:

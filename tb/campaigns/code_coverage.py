@@ -235,10 +235,13 @@ def inputs_at_zero(unit: Emitted, listed: dict[str, str]) -> tuple[dict[str, str
     return out, wrong
 
 
-def proved_constant(unit: Emitted, points: Counter[Point], zero: Iterable[str]) -> set[Point]:
-    """Toggles that no test reached and of bits that are proved constant while the inputs `zero` are 0."""
+def proved_constant(unit: Emitted, points: Counter[Point], zero: Iterable[str], join: str = "") -> set[Point]:
+    """Toggles that no test reached and of bits that are proved constant while the inputs `zero` are 0.
+
+    join : the module of all points, if it joins units
+    """
     never = {p for p in points if p.kind == "toggle" and not points[p]}
-    found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero) if never else set()
+    found = constant(unit, {(p.module, p.what.rpartition(":")[0]) for p in never}, zero, join) if never else set()
     return {p for p in never if (p.module, p.what.rpartition(":")[0]) in found}
 
 

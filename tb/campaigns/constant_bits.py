@@ -37,16 +37,17 @@ _GRAPH = (
 )
 
 
-def constant(unit: Emitted, bits: Iterable[Bit], zero: Iterable[str] = ()) -> set[Bit]:
+def constant(unit: Emitted, bits: Iterable[Bit], zero: Iterable[str] = (), join: str = "") -> set[Bit]:
     """Those of `bits` that are proved constant in every instance of their module.
 
     zero : bits of input ports that are 0
+    join : the only module with such bits, where it joins units: these give any value, too
     """
     places = _places(unit)
     wanted = [bit for bit in dict.fromkeys(bits) if _BIT.fullmatch(bit[1])]
     watched = [(bit, f"{path}{bit[1]}") for bit in wanted for path in places.get(bit[0], ())]
     claims = [text for k in range(len(watched)) for text in (f"seen__[{k}]", f"~seen__[{k}]")]
-    proved = _impossible(unit, [name for _, name in watched], claims, set(zero))
+    proved = _impossible(unit, [name for _, name in watched], claims, set(zero), join)
     moving = {bit for (bit, _), *both in zip(watched, proved[::2], proved[1::2], strict=True) if not any(both)}
     return {bit for bit, _ in watched} - moving
 
@@ -59,13 +60,16 @@ def impossible_changes(unit: Emitted, register: dict, changes: Iterable[tuple[in
     return {pair for pair, holds in zip(pairs, _impossible(unit, names, claims), strict=True) if holds}
 
 
-def _impossible(unit: Emitted, names: list[str], claims: list[str], zero: set[str] = frozenset()) -> list[bool]:
+def _impossible(
+    unit: Emitted, names: list[str], claims: list[str], zero: set[str] = frozenset(), join: str = ""
+) -> list[bool]:
     """Whether each of `claims`, Verilog about `seen__`, the bits with these names, is proved to be 0 always."""
     with tempfile.TemporaryDirectory() as tmp:
         folder = Path(tmp)
         (folder / "unit.v").write_text(unit.verilog)
-        passes = [f"read_verilog {folder}/unit.v", f"hierarchy -top {unit.top}", "proc -norom", "flatten"]
-        run_yosys([*passes, f"write_rtlil {folder}/flat.il"])
+        passes = [f"read_verilog {folder}/unit.v", f"hierarchy -top {unit.top}", "proc -norom"]
+        passes += [f"cutpoint t:{name}" for name in _apart(unit, join)] if join else []
+        run_yosys([*passes, "flatten", f"write_rtlil {folder}/flat.il"])
         (folder / "flat.il").write_text(_shown((folder / "flat.il").read_text(), names))
         (folder / "side.v").write_text(_side(unit, len(names), claims, zero))
         passes = [f"read_rtlil {folder}/flat.il", f"read_verilog {folder}/side.v", "hierarchy -top side", "proc"]
@@ -80,14 +84,7 @@ def _impossible(unit: Emitted, names: list[str], claims: list[str], zero: set[st
 
 def _places(unit: Emitted) -> dict[str, list[str]]:
     """The paths of instances of each module, such as "placer."."""
-    instances: dict[str, list[tuple[str, str]]] = {}
-    module = ""
-    for line in unit.verilog.split("\n"):
-        if found := re.match(r"module (\w+)", line):
-            module = found[1]
-        elif found := re.match(r"  (\w+) +(?:#\(.*\) +)?(\w+) +\($", line):
-            instances.setdefault(module, []).append((found[1], found[2]))
-    out: dict[str, list[str]] = {}
+    instances, out = _instances(unit), dict[str, list[str]]()
 
     def walk(module: str, path: str) -> None:
         out.setdefault(module, []).append(path)
@@ -96,6 +93,27 @@ def _places(unit: Emitted) -> dict[str, list[str]]:
 
     walk(unit.top, "")
     return out
+
+
+def _instances(unit: Emitted) -> dict[str, list[tuple[str, str]]]:
+    """The instances in each module: module and name of each."""
+    out: dict[str, list[tuple[str, str]]] = {}
+    module = ""
+    for line in unit.verilog.split("\n"):
+        if found := re.match(r"module (\w+)", line):
+            module = found[1]
+        elif found := re.match(r"  (\w+) +(?:#\(.*\) +)?(\w+) +\($", line):
+            out.setdefault(module, []).append((found[1], found[2]))
+    return out
+
+
+def _apart(unit: Emitted, join: str) -> set[str]:
+    """The modules in `join` and in those around it, except these themselves."""
+    instances = _instances(unit)
+    around = {join}
+    while more := {name for name, inside in instances.items() if around & {n for n, _ in inside}} - around:
+        around |= more
+    return {name for module in around for name, _ in instances.get(module, ())} - around
 
 
 def _shown(text: str, names: list[str]) -> str:

@@ -24,6 +24,13 @@ COUNTERS = {
     **dict.fromkeys(("sequencer.instructions", "dpe.commands", "dpe.results"), 2),
     **dict.fromkeys(("vpe.instructions", "vpe.loads", "vpe.stores"), 2),
 }
+Size = tuple[str, ...]
+# Sizes of the LXE, as changes of `core_checks.SIZES`: its own, the least of a core, wide ones.
+SHAPES = {
+    "tiny": (),
+    "least": ("dpe.n_h=2", "dpe.n_w=2", "vpe.n_w=2", "bus_bytes=4", "lxe.words=2", "lxe.queue=1", "lxe.bursts=1"),
+    "wide": ("dpe.n_h=8", "dpe.n_w=8", "vpe.n_w=8", "bus_bytes=16", "lxe.bursts=4"),
+}
 
 
 def events(run: Run) -> dict[str, list[int]]:
@@ -51,17 +58,18 @@ def events(run: Run) -> dict[str, list[int]]:
 class Program:
     """A random program that a tiny LXE can run. Only its timing counts; its numbers mean nothing.
 
-    numbers : it also sets registers by STORE, which it does not use
+    numbers : it also sets registers by STORE, which it does not use · size : of `SHAPES`
     """
 
     seed: int
     numbers: bool = False
+    size: Size = ()
     out: list[Instruction] = field(default_factory=list)
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
         self.free = list(range(8))  # semaphores
-        p = params()
+        p = params(more=self.size)
         self.lanes, self.bytes = p.dpe.n_w, 2 * p.dpe.n_w
         self.pieces(self.rng.randint(4, 14), 0)
         self.add(Opcode.HALT)
@@ -180,12 +188,14 @@ class Program:
         self.vector(1, a=Source.STREAM, wide=1)
 
 
-def play(e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None) -> list[dict]:
+def play(
+    e: Emitted, programs: list[list[Instruction]], latency: int, registers: dict | None = None, size: Size = ()
+) -> list[dict]:
     """Run each program on the RTL, one after the other. Register 7 is 0 unless given."""
     words = [[f"{encode(i):x}" for i in program] for program in programs]
     runs = [{"program": w, "registers": registers or {7: 0}, "writes": []} for w in words]
     ports = dict.fromkeys(("th_hd", "ratio", "device_base", "home_base"), 0)
-    return simulate(e, runs, latency, ports, bytes(1 << 17))
+    return simulated(e, runs, latency, ports, bytes(1 << 17), size)["runs"]
 
 
 def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> list[dict]:
@@ -193,9 +203,11 @@ def simulate(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], 
     return simulated(e, runs, latency, ports, memory)["runs"]
 
 
-def simulated(e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes) -> dict:
+def simulated(
+    e: Emitted, runs: list[dict], latency: int, ports: dict[str, int], memory: bytes, size: Size = ()
+) -> dict:
     """The same: "runs", and "memory" behind them in hex."""
-    config = {"params": list(SIZES), "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
+    config = {"params": [*SIZES, *size], "runs": runs, "memory": memory.hex(), "ports": ports, "latency": latency}
     return Bench(e, "bench_lxe_time", "timed", config | {"counters": e.manifest["counters"]})()
 
 
@@ -212,9 +224,9 @@ def differences(run: Run, got: dict) -> list[str]:
     return [text for _, text in sorted(out)]
 
 
-def timed(program: list[Instruction], latency: int, registers=None) -> Run:
+def timed(program: list[Instruction], latency: int, registers=None, size: Size = ()) -> Run:
     """The time view of a program."""
-    p = params()
+    p = params(more=size)
     steps = trace(p, [encode(i) for i in program], registers).steps
     run = Run(p, latency, steps, detail=True)
     run.play()

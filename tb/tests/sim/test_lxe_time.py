@@ -1,12 +1,13 @@
 """The cycle model of programs against the RTL of a core: the cycle of every instruction, burst, beat, word, chunk."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from openvrex.golden.arithmetic.vector import Source
-from openvrex.golden.program.isa import Instruction, Opcode, Status, encode
+from openvrex.golden.program.isa import Instruction, LoadTo, Opcode, Status, StoreTo, encode
 from openvrex.golden.program.layer_compiler import LayerPlan
 from openvrex.sim.units.lxe_time import LxeTime, Run
 from openvrex.sim.units.sequencer_time import trace
@@ -21,18 +22,57 @@ from openvrex.tb.checks.core_checks import (
     params,
     ports,
 )
-from openvrex.tb.checks.lxe_time_checks import Program, differences, play, simulate, simulated, timed
+from openvrex.tb.checks.lxe_time_checks import SHAPES, Program, differences, play, simulate, simulated, timed
 from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.pass_time import PassTime
 
 
-@pytest.mark.parametrize("latency", [1, 9])
-def test_random_programs(latency):
-    programs = [Program(100 * latency + k).out for k in range(9)]
-    got = play(emitted(), programs, latency)
+def bins(run: Run) -> set[str]:
+    """Instructions of a program, those that are skipped, and the engines that work in the same cycle."""
+    hit: set[str] = set()
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for step, start, end in zip(run.steps, run.out.started.tolist(), run.out.finished.tolist(), strict=True):
+        name, to = step.op.name, {Opcode.LOAD: LoadTo, Opcode.STORE: StoreTo}.get(step.op)
+        if step.beat.get("skip"):
+            hit |= {f"{name} that is skipped"}
+            continue
+        hit |= {f"{name} {to(step.beat['target']).name}" if to else name}
+        hit |= {"waits for a semaphore"} if step.wait else set()
+        hit |= {"goes round"} if step.jumps else set()
+        if step.op in ENGINES:
+            spans.setdefault(name, []).append((start, end))
+    for a, b in combinations(spans, 2):
+        if any(max(x, v) <= min(y, w) for x, y in spans[a] for v, w in spans[b]):
+            hit |= {" beside ".join(sorted((a, b)))}
+    return hit
+
+
+ENGINES = (Opcode.LOAD, Opcode.MUL, Opcode.VECTOR, Opcode.STORE)
+BINS = {
+    *("LOAD W", "LOAD COLUMN", "LOAD X", "LOAD VECTOR", "STORE X", "STORE MEMORY", "MUL", "VECTOR"),
+    *("SET", "ADD", "LOOP", "END", "HALT", "goes round", "waits for a semaphore"),
+    *(f"{op.name} that is skipped" for op in ENGINES),
+    *(" beside ".join(sorted((a.name, b.name))) for a, b in combinations(ENGINES, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "latency"),
+    [("tiny", 1), ("tiny", 9), *(pytest.param(size, 9, marks=pytest.mark.nightly) for size in ("least", "wide"))],
+)
+def test_random_programs(size, latency, record_property):
+    """With every instruction, skipped ones, and every pair of engines at work."""
+    more = SHAPES[size]
+    programs = [Program(100 * latency + k, size=more).out for k in range(9)]
+    got = play(emitted(more), programs, latency, size=more)
+    hit: set[str] = set()
     for k, (program, run) in enumerate(zip(programs, got, strict=True)):
         assert run["status"]["code"] == Status.DONE, f"program {k}"
-        assert not differences(timed(program, latency), run), f"program {k}"
+        want = timed(program, latency, size=more)
+        assert not differences(want, run), f"program {k}"
+        hit |= bins(want)
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit >= BINS, BINS - hit
 
 
 def test_halt_waits_for_words():

@@ -201,6 +201,9 @@ def test_a_bit_is_constant_if_it_is_proved():
     always = {("part", "q[1]"), ("u", "high[1]"), ("u", "high[3]")}
     assert constant(CONSTANT, bits) == always
     assert constant(CONSTANT, bits, ["d[1]"]) == always | {("part", "q[2]"), ("u", "high[4]")}
+    inner = {bit for bit in bits if bit[0] == "part"}
+    assert constant(CONSTANT, inner, join="part") == {("part", "q[1]")}
+    assert constant(CONSTANT, bits - inner, join="u") == {("u", "high[3]")}, "what `part` gives is free"
     points = Counter({toggle(f"high[{k}]:0->1"): 0 for k in range(1, 5)})
     assert {p.what for p in proved_constant(CONSTANT, points, [])} == {"high[1]:0->1", "high[3]:0->1"}
     zero, wrong = inputs_at_zero(CONSTANT, {r"input u: d\[1\]": "why", "input u: e": "why", "toggle u: d": "why"})
@@ -275,7 +278,7 @@ def test_every_machine_of_a_diagram_is_watched(unit):
     ],
 )
 def test_below_98_percent_or_with_a_wrong_name_the_command_fails(tmp_path, monkeypatch, hits, listed, code, said):
-    unit = SimpleNamespace(unit="u", size="tiny", emitted=lambda: Emitted(VERILOG, "u", {"ports": []}))
+    unit = SimpleNamespace(unit="u", size="tiny", module="", emitted=lambda: Emitted(VERILOG, "u", {"ports": []}))
     (tmp_path / "coverage.toml").write_text(f'[u]\n"{listed}" = "why"\n' if listed else "")
     monkeypatch.setattr(command, "SUBJECTS", {"u": unit})
     monkeypatch.setattr(command, "measure", lambda _: Counter({THEN: hits, DEFAULT: 1}))
