@@ -210,9 +210,11 @@ class Ring:
     words : places of the ring
     stored : words in it at the start, from place 0 on; one is held ahead
     now : the cycle
+    waits : cycles in which a word's counts were not there
     """
 
     def __init__(self, words: int, stored: int):
+        self.waits = 0
         self.now, self.words, self.stored, self.held = 0, words, stored, stored > 0
         self.read, self.write = 0, stored % words  # places of the next word to use, and of the next that comes
 
@@ -221,6 +223,7 @@ class Ring:
         left = digits
         while left:
             left -= self.held
+            self.waits += not self.held
             self._cycle(takes and not left)
         return self.now - 1
 

@@ -16,7 +16,8 @@ async def rows(dut):
     Every episode starts with a reset. With "reset_at" it is first cut short after so many cycles, and then repeated.
 
     period : stalls are on in every other stretch of so many cycles (0: always)
-    late : rows are offered as soon as the first word of counts is taken; otherwise once the unit has all it can hold
+    late : rows are offered as soon as the first word of counts is taken, behind a reset even before; otherwise once
+        the unit has all it can hold
     """
     c = config()
     p = WtuParams(**c["params"] | {"score": ScoreFormat(**c["params"]["score"])})
@@ -112,7 +113,7 @@ async def _play(bench: Bench, p: WtuParams, e: dict, cut: int, counts: Source, s
         table, rounds = context["counts"], [w | {"first": 0} for w in context["counts"]]
         sent = len(counts.sent)
         counts.put(table)
-        enough = 1 if e["late"] else min(len(table), p.count_words)
+        enough = int(sent > 0) if e["late"] else min(len(table), p.count_words)
 
         def drive(limit: int = 0, table=table, rounds=rounds) -> bool:
             on = not e["period"] or (bench.cycle - start) // e["period"] % 2 == 0

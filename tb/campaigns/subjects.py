@@ -181,6 +181,7 @@ _SUBJECTS = (
             ("every_bit_of_a_weight_decides", "tiny"),
             ("counts_that_come_while_rows_run", "tiny"),
             ("equal_codes_cross_in_every_lane", "tiny"),
+            ("many_rows", "tiny"),
         ),
         named=False,
     ),

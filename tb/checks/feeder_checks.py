@@ -227,5 +227,9 @@ def check_reset_in_flight():
     """Resets in flight, also between words of a row, between those of a score word, and while outputs hold beats."""
     words, orders = random_words("joined", random.Random(5))
     whole = episode("joined", words, STALLS[1], orders)
-    cuts = dict.fromkeys((2, 9, 16, 40), STALLS[1]) | dict.fromkeys((25, 60), {"k": 0.99, "s": 0.99})
-    run("joined", [e for at, how in cuts.items() for e in (whole | {"cut_at": at, "stalls": how}, whole)])
+    cuts = dict.fromkeys((2, 9, 40), STALLS[1]) | dict.fromkeys((25, 60), {"k": 0.99, "s": 0.99})
+    pairs = [(whole | {"cut_at": at, "stalls": how}, whole) for at, how in cuts.items()]
+    rng, p = random.Random(6), params(SIZES["joined"])
+    few = episode("joined", hashes(p, 0, 1, rng) + scores(p, 1, 3 * p.dre.wtu.n_w, rng))
+    pairs += [(few | {"cut_at": at}, few) for at in range(6, 24)]  # in each cycle in which a beat leaves
+    run("joined", [e for pair in pairs for e in pair])

@@ -185,16 +185,17 @@ def extremes(p: WtuParams) -> list[dict]:
     ]
 
 
-def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False) -> list[dict]:
+def balanced(p: WtuParams, ratio: int, least: int = 0, one_bin: bool = False, top: int = 0) -> list[dict]:
     """Episodes with rows of two weighted clusters. The first one exceeds Th by one, or just does not, so any lost bit
     shows.
 
     least : least weight of the first cluster, which is then split over two places of one lane and exceeds Th by as
         little as possible
     one_bin : both clusters are candidates, whose weights are multiplied
+    top : codes are below it; 0: any
     """
     rng, n = np.random.default_rng(ratio), 1 << 18
-    codes = rng.integers(1, 1 << p.score.bits, (2, n))
+    codes = rng.integers(1, top or 1 << p.score.bits, (2, n))
     if one_bin:
         low = (1 << p.score.bits - p.bin_bits) - 1
         codes[1] = np.maximum(1, codes[0] & ~low | codes[1] & low)
@@ -367,17 +368,24 @@ def check_equals_golden_and_time_view(size):
         assert (perf["walked"], perf["tests"]) == (sum(t.walked for t in plans), sum(t.tests for t in plans))
         if e["idle"] or e["stall"]:
             continue
-        want = []
+        want, waits = [], 0
         for c in e["contexts"]:
             own = [(codes, c["table"][: len(codes)]) for codes in c["codes"]]
-            first, last = view.run(
-                own,
-                e["ratio"],
-                Ring(p.count_words, p.count_words) if len(c["table"]) > p.counts else None,
-                budgets[len(want) : len(want) + len(own)],
-            )
+            ring = Ring(p.count_words, p.count_words) if len(c["table"]) > p.counts else None
+            first, last = view.run(own, e["ratio"], ring, budgets[len(want) : len(want) + len(own)])
             want += zip(first.tolist(), last.tolist(), strict=True)
+            waits += ring.waits if ring else 0
         assert times(p, e, got) == want, f"episode {seed}"
+        assert perf["waits"] == waits, f"episode {seed}"
+
+
+def check_many_rows(size):
+    """Short rows, more than bit 7 of their counter takes."""
+    p, rng = SIZES[size], np.random.default_rng(12)
+    e = own_episode(p, 19661, [context(rng, p, table(rng, p, 1), [row(rng, p, k % 7, 1) for k in range(140)])])
+    [got] = run(emitted(p), p, [e])
+    assert not (wrong := differs(p, e, got)), wrong
+    assert got["perf"]["rows"] == 140
 
 
 def check_every_bit_of_a_weight_decides(size):
@@ -389,7 +397,8 @@ def check_every_bit_of_a_weight_decides(size):
     episodes += [own_episode(p, 52429, [full])]
     episodes += [e for ratio, least in ((32769, 1 << 31), (32767, 1 << 20)) for e in balanced(p, ratio, least)]
     episodes += [e for ratio in (32768, 39322, 45875, 19661, 58982) for e in balanced(p, ratio, one_bin=True)]
-    episodes += [filled(p, ratio, 60) for ratio in (32768, 49152, 19661)]
+    episodes += [e for ratio in (32768, 19661, 43691) for e in balanced(p, ratio, top=2 << p.score.man_bits)]
+    episodes += [filled(p, ratio, 60) for ratio in (32768, 49152, 19661, 8500)]
     for seed, (e, got) in enumerate(zip(episodes, run(emitted(p), p, episodes), strict=True), 1):
         assert not (wrong := differs(p, e, got)), f"episode {seed}: {wrong}"
 

@@ -240,14 +240,16 @@ class Bench:
         await self._release()
 
     async def reset(self) -> None:
-        """Reset for one cycle in flight. Streams forget their pending beats, and cycle counting starts again."""
+        """Reset for one cycle in flight. Streams forget their pending beats, and cycle counting starts again.
+
+        In that cycle sources still offer what they did: a neighbour learns of the reset at the edge as well.
+        """
         await self.rise
         self.dut.rst.value = 1
         for s in self.streams:
             if isinstance(s, Source):
                 s.queue.clear()
-                s.valid = s.pending = False
-                s.hide()
+                s.pending = False
             elif isinstance(s, Sink):
                 s.held = None
             else:
@@ -267,6 +269,10 @@ class Bench:
         """
         await self.rise
         self.dut.rst.value = 0
+        for s in self.streams:
+            if isinstance(s, Source) and s.valid:
+                s.valid = False
+                s.hide()
         for _ in range(self.hold):
             await self.rise
         self.cycle = 0

@@ -43,6 +43,7 @@ test_counts_that_come_while_rows_run = at_sizes(
 test_equal_codes_cross_in_every_lane = at_sizes(
     wtu_checks.check_equal_codes_cross_in_every_lane, ["tiny", "fixed", "lanes", "wide"], "tiny", "fixed"
 )
+test_many_rows = at_sizes(wtu_checks.check_many_rows, ["tiny", "buckets"], "tiny")
 test_budgets_at_every_count = at_sizes(wtu_checks.check_budgets_at_every_count, ["budget", "budget-fixed"], "budget")
 test_reset_in_flight = at_sizes(
     wtu_checks.check_reset_in_flight, ["tiny", "long", "budget-long", "buckets"], "tiny", "long", "buckets"
