@@ -776,7 +776,6 @@ def _parse(name: str, word: str) -> object:
 _VREX = "clusters=1024 wtu.selection=buckets dre.reading=buckets"
 # What coded pages need, the retrieval that we recommend (docs/papers/recall.md); ReSV runs beside it.
 _PAGES = "wtu.budget=true lxe.codes=18 dpe.halves=true hcu.newest=true kvmu.kept=512"
-_FOUR = "lxe.weights=true kvmu.kv4_group=32"
 _CHANGES = {
     # Fast tests: a trace of 300 tokens fills the HC table of a layer and nearly all blocks, directed tests overflow
     # every memory in a short run.
@@ -792,13 +791,13 @@ _CHANGES = {
     # Four ports of 51.2 GB/s are the memory's 204.8.
     "edge8": f"cores=8 ports=4 common=true {_PAGES}",
     "server48": f"cores=48 common=true {_PAGES}",
-    # Weights and entries of 4 bits: a quarter of the bytes that bound a frame.
-    "corex": f"{_PAGES} {_FOUR}",
-    "edge8x": f"cores=8 ports=4 common=true {_PAGES} {_FOUR}",
-    "server48x": f"cores=48 common=true {_PAGES} {_FOUR}",
+    # Weights of 4 bits: a quarter of the bytes that bound a frame. Entries stay BF16 (docs/decisions.md).
+    "corex": f"{_PAGES} lxe.weights=true",
+    "edge8x": f"cores=8 ports=4 common=true {_PAGES} lxe.weights=true",
+    "server48x": f"cores=48 common=true {_PAGES} lxe.weights=true",
     # core with all optional hardware
-    "omni": f"{_PAGES} {_FOUR} kvmu.block_slots=32 lxe.to_register=true mask.residuals=true common=true"
-    f" vpe.features={'+'.join(FEATURES)}",
+    "omni": f"{_PAGES} lxe.weights=true kvmu.kv4_group=32 kvmu.block_slots=32 lxe.to_register=true"
+    f" mask.residuals=true common=true vpe.features={'+'.join(FEATURES)}",
     "vrex1": _VREX,
     "vrex8": f"cores=8 ports=4 {_VREX}",
     "vrex48": f"cores=48 {_VREX}",

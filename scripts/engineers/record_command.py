@@ -314,7 +314,7 @@ ELSEWHERE = (
     ("loader", "edge8x", LXE_TARGET),
     ("wtu", "vrex8", DRE_TARGET),
     ("motion_mask", "omni", DRE_TARGET),
-    ("retriever", "edge8x", DRE_TARGET),
+    ("retriever", "omni", DRE_TARGET),
     ("arbiter", "edge8", DRE_TARGET),
 )
 CLOCKED = (
@@ -327,7 +327,6 @@ SCANNED = ("hcu", "cluster_set", "table_port")
 LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 BATCHES = (1, 2, 4, 16)  # streams
-FOUR = "-p lxe.weights=true -p kv4_group=32"  # what `edge8x` and `server48x` have besides
 # Name of the table -> words of the command.
 SIMULATION = {
     "limits": "simulate limits --select world:resv-buckets",
@@ -353,7 +352,7 @@ SIMULATION = {
             ("pages token", "--stage token"),
             ("pages", ""),
             ("pages 4 bits far", "-p kv4_group=32 --home link"),
-            ("pages x", FOUR),
+            ("pages x", "-p lxe.weights=true"),
             *((f"weights {name}", f"--platform edge --preset edge8x --weights {name}") for name in OF_WEIGHTS),
             *(
                 (f"token {name}", f"--platform edge --preset edge8x --weights {name} --stage token")
@@ -365,7 +364,7 @@ SIMULATION = {
         f"frames pages{name} 1M": f"simulate frames --cache 1048576 -p clusters=131328{words}"
         for name, words in (
             ("", ""),
-            (" x", f" {FOUR}"),
+            (" x", " -p lxe.weights=true"),
         )
     },
     **{

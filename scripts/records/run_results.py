@@ -111,7 +111,7 @@ def home(known: dict) -> str:
 LONG = {  # rows of frames of coded pages beside ReSV: policy, record
     "`resv`": "frames",
     "`pages`": "frames pages",
-    "`pages`, entries and weights of 4 bits: `{}x`": "frames pages x",
+    "`pages`, weights of 4 bits: `{}x`": "frames pages x",
 }
 
 
@@ -154,7 +154,7 @@ def batches(known: dict) -> str:
 
 
 def _of_weights(known: dict) -> list[tuple[str, str]]:
-    """What docs/simulator.md says of passes with weights and entries of 4 bits."""
+    """What docs/simulator.md says of passes with weights of 4 bits, and of entries of 4 bits."""
     took = {s["name"]: 1e3 * s["seconds"] for s in known["simulation"]["pass edge8x"]["stages"]}
     packed = known["simulation"]["frames pages 4 bits far"]["rows"][0][3]
     left = f"the encoder takes {took['vision']:.1f} ms of a frame, the fitted gap {took['gap']:.1f}, the vocabulary"

@@ -147,7 +147,8 @@ async def timed(dut):
 
 @cocotb.test()
 async def stopped(dut):
-    """Run programs that end in a fault or that a reset cuts short; a reset and the program "good" follow each.
+    """Run programs that end in a fault or that a reset cuts short; a reset and the program "good", started twice,
+    follow each.
 
     episodes : [{"program", "cut_at": cycle of the reset or 0}]; the rest as in `timed`
 
@@ -173,9 +174,9 @@ async def stopped(dut):
             m.after()
         return unpack(status_layout(), bits_of(dut.status))
 
-    async def play(program: list[str], cut_at: int) -> dict:
+    async def play(program: list[str], cut_at: int, starts: int = 1) -> dict:
         host.put({"op": PROGRAM, "addr": i, "data": int(word, 16)} for i, word in enumerate(program))
-        host.put([{"op": START}])
+        host.put([{"op": START}] * starts)  # a further one waits until the program has ended
         while host.queue:
             await step()
         start = bench.cycle
@@ -200,7 +201,7 @@ async def stopped(dut):
         for m in memories:
             m.forget()
         bytes_[:] = first
-        good = await play(c["good"], 0)
+        good = await play(c["good"], 0, starts=2)
         out.append({"status": status, "good": good, "memory": bytes_.hex()})
         await bench.reset()
         for m in memories:

@@ -42,6 +42,11 @@ PROGRAMS = {
     "a place off the grid": [*copy(9), *copy(9, addr=4), HALT],
     "reads": [*copy(9), *copy(40, addr=SIZE - 256), HALT],
     "writes": [*copy(9), *copy(40, to=SIZE - 64), *copy(9), HALT],
+    **{
+        f"{what} at {at:x}": [*copy(9), *copy(9, **{what: at}), HALT]
+        for what in ("addr", "to")
+        for at in (0xAAAAAAAAA8, 0x5555555558, 0xFFFFFFFE08, 0x123456789 << 3)
+    },
     "a wait for ever": [*copy(9), Instruction(Opcode.SYNC, {"wait": 1}), HALT],
     "an engine that waits": [load(9), *copy(9)[1:], load(9, wait=2), HALT],
 }

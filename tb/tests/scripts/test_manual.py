@@ -340,7 +340,7 @@ def test_the_readme_draws_figures_of_the_simulator():
     """Its last lines are times of a frame on `edge8` in the table of docs/simulator.md; the first is above all."""
     lines = [[int(x) for x in m.split(",")] for m in re.findall(r"^    line \[(.*)\]$", TEXTS["README.md"], re.M)]
     every, published, *others = lines
-    kinds = "resv`", "pages`", "pages`, entries and weights of 4 bits: `edge8x`"
+    kinds = "resv`", "pages`", "pages`, weights of 4 bits: `edge8x`"
     for policy, line in zip(kinds, others, strict=True):
         [row] = re.findall(rf"^\| `edge8` \| `{policy} \| (.*) \|$", TEXTS["simulator.md"], re.M)
         assert line[1:] == [round(float(x.removesuffix(" *"))) for x in row.split(" | ")[1:3]]
