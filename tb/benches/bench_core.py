@@ -45,6 +45,8 @@ async def run(bench: Bench, host, case: dict, cut_at: int, limit: int) -> dict:
     host.put([{"op": START}])
     while host.queue:
         await bench.step()
+    if cut_at:
+        host.put([{"op": START}])  # it waits for the program's end, which a reset prevents
     await bench.step()
     for _ in range(cut_at or limit):
         await FallingEdge(dut.clk)

@@ -388,7 +388,11 @@ _SUBJECTS = (
     Subject("lxe", (("faults",), ("a_layer_equals_golden",)), module="core__lxe", sized=False),
     Subject(
         "core",
-        (("errors_and_resets_leave_a_core_that_works",), ("a_context_is_forgotten", ())),
+        (
+            ("errors_and_resets_leave_a_core_that_works",),
+            ("nothing_outside_its_regions_is_touched",),
+            ("a_context_is_forgotten", ()),
+        ),
         module="core",
         sized=False,
     ),
