@@ -184,7 +184,8 @@ def test_a_selection_that_is_not_minimal_is_seen():
     goal = next(g for g in goals() if g.claim == "whole buckets, minimal")
     edited = goal.edited()
     assert not edited
-    assert edited.claim == "it is not minimal"
+    # Both break in the same cycle, and which one a solver tells is its own choice.
+    assert edited.claim in ("it is not minimal", "one is left out before one that is in")
     assert holds(goal.make(False), depth=edited.depth - 1, merge=False)
 
 
