@@ -119,7 +119,7 @@ def check_equals_sets_and_time_view(size):
     """
     p = SIZES[size]
     cut = [episode(rows(p, n, 20), STALLS[:1], n) for n in (1, 3, p.words + 77)]
-    episodes = [cut[0], episode(rows(p, 1, 61), STALLS), *cut[1:], episode(rows(p, 2, 62))]
+    episodes = [cut[0], episode(rows(p, 1, 61), STALLS), *cut[1:], episode(rows(p, 2, 140))]
     results = run(emitted(p), p, episodes)
     whole = [e for e in episodes if not e["cut_at"]]
     for e, got in zip(whole, results, strict=True):

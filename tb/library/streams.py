@@ -310,7 +310,7 @@ class Bench:
     async def play(self, stall, done, cut_at: int, limit: int, rest: int = 20) -> bool:
         """Step until `done()`, then rest; or until the cycle `cut_at`. `stall()` sets the stalls of the next cycle.
 
-        Returns whether it has ended. Fails after `limit` cycles.
+        Returns whether it has ended. Fails after `limit` cycles, or if counters still change in the rest.
         """
 
         def ended() -> bool:
@@ -324,6 +324,10 @@ class Bench:
         if not cut_at:
             await self.run(ended, limit)
             await self.rest(rest)
+            if rest and hasattr(self.dut, "perf"):
+                counted = bits_of(self.dut.perf)
+                await self.rest(1)
+                assert bits_of(self.dut.perf) == counted, "an event is counted at rest"
         return not cut_at
 
     def counters(self, names) -> dict[str, int]:
