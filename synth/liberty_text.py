@@ -15,9 +15,9 @@ from pathlib import Path
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _COMMENT = r"/\*.*?\*/|//[^\n]*+"
 _BLANK = rf"(?:\s|\\\s*\n|{_COMMENT})*+"
-_BRACES = re.compile(  # all up to the next brace
-    rf'(?:[^{{}}"/]++|{_STRING}|{_COMMENT}|/(?![*/]))*+(?:(?P<brace>[{{}}])|(?P<open>"|/\*)|\Z)', re.S
-)
+# All up to the next brace. Before 3.11.5, Python's possessive repeat of a group goes on at a wrong place after an
+# alternative that failed half-way, such as a string that does not end (gh-106052).
+_BRACES = re.compile(rf'(?:[^{{}}"/]++|{_STRING}|{_COMMENT}|/(?![*/]))*(?:(?P<brace>[{{}}])|(?P<open>"|/\*)|\Z)', re.S)
 _STATEMENT = re.compile(
     rf"(?:;|{_BLANK[3:-3]})*+"
     rf"(?:(?P<name>[A-Za-z_][\w.]*){_BLANK}"

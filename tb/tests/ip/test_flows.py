@@ -5,8 +5,8 @@ import os
 import re
 import subprocess
 import sys
-import tkinter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -18,6 +18,12 @@ from openvrex.ip.package import Options, write
 from openvrex.ip.power_intent import DOMAINS
 from openvrex.tb.library.runner import verilator_env
 from openvrex.tb.library.yosys import run_yosys
+
+
+def tk() -> ModuleType:
+    """The module with an interpreter of Tcl, which some systems ship apart from Python."""
+    return pytest.importorskip("tkinter", reason="this Python has no Tcl: install python3-tk")
+
 
 UNITS = {"core_ip": "core", "dre_ip": "dre", "motion_mask_ip": "motion_mask"}
 
@@ -37,7 +43,7 @@ class Tcl:
     def __init__(self, **answers: str):
         self.calls: list[tuple[str, ...]] = []
         self.answers = answers
-        self.interpreter = tkinter.Tcl()
+        self.interpreter = tk().Tcl()
         self.interpreter.createcommand("unknown", self._unknown)
 
     def _unknown(self, *words: str) -> str:
@@ -156,7 +162,7 @@ def test_vivado_reads_the_package_and_needs_a_part(package):
     assert tcl.of("synth_design") == [["-top", top, "-part", "xc7a100tcsg324-1", "-mode", "out_of_context"]]
     names = [words[0] for words in tcl.calls]
     assert names.index("read_verilog") < names.index("read_xdc") < names.index("synth_design")
-    with pytest.raises(tkinter.TclError, match="the part is missing"):
+    with pytest.raises(tk().TclError, match="the part is missing"):
         Tcl().run(folder / "vivado.tcl")
 
 
@@ -172,7 +178,7 @@ def test_design_compiler_reads_the_package(package, monkeypatch):
     assert tcl.of("set_app_var") == [["target_library", "cells.db"], ["link_library", "* cells.db "]]
     names = [words[0] for words in tcl.calls]
     assert names.index("link") < names.index("create_clock") < names.index("compile_ultra") < names.index("exit")
-    with pytest.raises(tkinter.TclError, match="a module is missing"):
+    with pytest.raises(tk().TclError, match="a module is missing"):
         Tcl(link="0").run(folder / "design_compiler.tcl")
 
 
