@@ -791,7 +791,7 @@ _CHANGES = {
     # Four ports of 51.2 GB/s are the memory's 204.8.
     "edge8": f"cores=8 ports=4 common=true {_PAGES}",
     "server48": f"cores=48 common=true {_PAGES}",
-    # Weights of 4 bits: a quarter of the bytes that bound a frame. Entries stay BF16 (docs/decisions.md).
+    # Weights of 4 bits: a quarter of the bytes that bound a frame. Entries stay BF16: docs/archive/decisions.md.
     "corex": f"{_PAGES} lxe.weights=true",
     "edge8x": f"cores=8 ports=4 common=true {_PAGES} lxe.weights=true",
     "server48x": f"cores=48 common=true {_PAGES} lxe.weights=true",

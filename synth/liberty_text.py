@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-_STRING = r'"(?:[^"\\]|\\.)*+"'
-_COMMENT = r"/\*.*?\*/|//[^\n]*+"
-_BLANK = rf"(?:\s|\\\s*\n|{_COMMENT})*+"
-# All up to the next brace. Before 3.11.5, Python's possessive repeat of a group goes on at a wrong place after an
-# alternative that failed half-way, such as a string that does not end (gh-106052).
+# No group is repeated possessively: before 3.11.5 Python then goes on at a wrong place after an alternative that failed
+# half-way, such as a string that does not end (gh-106052). So each alternative matches in one way only.
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = r"/\*(?:[^*]|\*(?!/))*\*/|//[^\n]*+"
+_BLANK = rf"(?:\s|\\\s*\n|{_COMMENT})*"
+# All up to the next brace.
 _BRACES = re.compile(rf'(?:[^{{}}"/]++|{_STRING}|{_COMMENT}|/(?![*/]))*(?:(?P<brace>[{{}}])|(?P<open>"|/\*)|\Z)', re.S)
 _STATEMENT = re.compile(
-    rf"(?:;|{_BLANK[3:-3]})*+"
+    rf"(?:;|{_BLANK[3:-2]})*"
     rf"(?:(?P<name>[A-Za-z_][\w.]*){_BLANK}"
-    rf"(?::{_BLANK}(?P<value>{_STRING}|(?:\\\s*\n|(?!/[*/])[^;{{}}\"\n])*+)"
-    rf'|\((?P<items>(?:[^()"]|{_STRING}|\([^()]*\))*+)\){_BLANK}(?P<body>\{{)?)'
+    rf"(?::{_BLANK}(?P<value>{_STRING}|(?:\\\s*\n|(?!/[*/])[^;{{}}\"\n])*)"
+    rf'|\((?P<items>(?:[^()"]|{_STRING}|\([^()]*\))*)\){_BLANK}(?P<body>\{{)?)'
     r"|(?P<end>\Z))",
     re.S,
 )
@@ -129,7 +130,7 @@ class _Source:
 
     def error(self, at: int, end: int) -> SynthError:
         """The error of a statement at `at` that is none."""
-        m = re.compile(rf"(?:;|{_BLANK[3:-3]})*+", re.S).match(self.text, at, end)
+        m = re.compile(rf"(?:;|{_BLANK[3:-2]})*", re.S).match(self.text, at, end)
         at = m.end() if m else at
         said = self.text[at:end].partition("\n")[0][:40].strip()
         return SynthError(f"{self.where}, line {self.line(at)}: {said!r} is no Liberty statement; mend the file")
