@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from random import Random
 from typing import Any, Self
 
@@ -326,10 +326,13 @@ def check_instructions_hold_while_they_wait():
     ):
         writer = Writer(core("tiny"), 1)
         writer.words += [op(other, signal=1), op(name, wait=1)]
-        for _ in range(12):
+        for _ in range(40):  # so many that those which wait have any two bits of `signal` alike and not
             writer.engine(name, signal=writer.rng.getrandbits(SEMAPHORES))
         runs.append(([*writer.words, op("HALT")], {}))
     check_directed(runs)
+    got = play(emitted("tiny"), "tiny", [fault(words) for words, _ in runs], (1, 9), stall=0.5)
+    for (words, _), run in zip(runs, got, strict=True):
+        assert given(run) == beats(trace(core("tiny"), words).steps)
 
 
 def check_loops_in_loops():
@@ -344,10 +347,15 @@ def check_loops_in_loops():
         for depth in (3, 2, 1, 0):
             words += [*[op("STORE", rows=at + depth)] * tails[depth], op("END")]
         runs.append(([*words, op("HALT")], {}))
-    for rounds in (1367, 2732):
-        words = [op("LOOP", count=rounds, end=8), op("LOOP", count=1, end=7), op("LOOP", count=1, end=6)]
-        words += [op("MUL"), op("LOOP", count=1, end=5), *[op("END")] * 4, op("HALT")]
-        runs.append((words, {"sleep": {"20": 16 * rounds}, "limit": 100_000}))
+    # A MUL behind the inner loop of a depth: counts and ends are held there for an odd number of cycles.
+    for rounds, muls in [*product((1367, 2732), [()]), *product((55, 106), range(4))]:
+        extra = [int(depth == muls) for depth in range(4)]
+        ends = [4 + sum(1 + n for n in extra[depth:]) for depth in range(4)]
+        words = [op("LOOP", count=1 if depth else rounds, end=end) for depth, end in enumerate(ends)]
+        words[3:3] = [op("MUL")]
+        for depth in (3, 2, 1, 0):
+            words += [*[op("MUL")] * extra[depth], op("END")]
+        runs.append(([*words, op("HALT")], {"sleep": {"20": 16 * rounds}, "limit": 100_000}))
     rounds = 0xC009  # counts of 15 and 16 bits
     words = [op("LOOP", count=rounds, end=2), op("SYNC"), op("END"), op("HALT")]
     runs.append((words, {"sleep": {"20": 6 * (rounds - 10)}, "limit": 400_000}))
@@ -459,12 +467,15 @@ BAD = {  # words, registers, status, pc
         Status.DONE,
         6,
     ),
-    "far-end": (
-        [op("LOOP", count=2, end=n) for n in (256 + 8, 7, 6, 5)] + [op("MUL"), *[op("END")] * 4, op("HALT")],
-        {},
-        Status.OPCODE,
-        8,
-    ),
+    **{  # every bit of an end that no program has
+        f"far-end-{k}": (
+            [op("LOOP", count=2, end=n) for n in ((1 << k) + 8, 7, 6, 5)] + [op("MUL"), *[op("END")] * 4, op("HALT")],
+            {},
+            Status.OPCODE,
+            8,
+        )
+        for k in range(6, 16)
+    },
     "no-loop": ([op("LOOP", len=1, end=2), 15, op("END"), op("HALT")], {0: 5, 16: 6}, Status.DONE, 3),
 }
 
