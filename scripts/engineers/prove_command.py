@@ -7,19 +7,18 @@ from typing import Annotated
 import typer
 
 from openvrex.golden.function_params import check
-from openvrex.hdl.emit import ALL
 from openvrex.scripts import console
 from openvrex.scripts.blocks.campaign_results import keep
 from openvrex.scripts.progress import Spinner
 from openvrex.tb.formal.cones import cones
 from openvrex.tb.formal.planted import Planted, planted
-from openvrex.tb.formal.proofs import EQUAL, LIMIT, Goal, Verdict, goals
+from openvrex.tb.formal.proofs import EQUAL, LIMIT, PROVED, Goal, Verdict, goals
 
 FAULTS = 10  # that are planted in a unit and refuted
 
 
 def command(
-    units: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(ALL)}; all by default.")] = None,
+    units: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(PROVED)}; all by default.")] = None,
     equal: Annotated[
         bool, typer.Option("--equal", help="Only that units equal their specifications, with ten planted faults each.")
     ] = False,
@@ -37,12 +36,12 @@ def command(
     --equal plants is neither refuted nor proved to change nothing.
     """
     for unit in units or ():
-        check(unit in ALL, "unit", unit, f"must be one of {', '.join(ALL)}")
+        check(unit in PROVED, "unit", unit, f"must be one of {', '.join(PROVED)}")
     check(limit >= 1, "limit", limit, "must be at least 1")
     check(look or not record, "--record", True, "needs --cones: proofs are counted in their registry")
     check(not (look and equal), "--cones --equal", True, "must not stand together: give one of them")
     if look:
-        _cones(units or list(ALL), record, json)
+        _cones(units or list(PROVED), record, json)
         return
     todo = [g for g in goals() if (not units or g.unit in units) and (not equal or g.claim == EQUAL)]
     check(bool(todo), "unit", " ".join(units or ()), "has no specification yet: leave --equal out")

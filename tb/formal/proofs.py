@@ -17,6 +17,7 @@ from openvrex.hdl.execution.loader import Loader
 from openvrex.hdl.execution.sequencer import Sequencer
 from openvrex.hdl.execution.storer import Storer
 from openvrex.hdl.params import DreParams, SystemParams, WtuParams, override, preset
+from openvrex.hdl.shells.register_block import address_map
 from openvrex.hdl.slices import ReadySlice, Slice
 from openvrex.tb.formal import (
     clock_gate_equivalence,
@@ -49,6 +50,7 @@ from openvrex.tb.formal.motion_mask_proof import RESIDUALS, SMALL, GrowthMonitor
 from openvrex.tb.formal.order_proof import OrderMonitor
 from openvrex.tb.formal.placer_equality import PlacerMonitor
 from openvrex.tb.formal.prover import MEMORIES, Proof, holds
+from openvrex.tb.formal.register_block_equality import RegisterBlockMonitor
 from openvrex.tb.formal.register_proof import RegisterMonitor, SetMonitor
 from openvrex.tb.formal.row_check_proof import RowMonitor
 from openvrex.tb.formal.sequencer_proof import (
@@ -63,6 +65,7 @@ from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.wtu_ring_proof import RingMonitor
 
 LIMIT = 600  # seconds of ABC's processor time
+PROVED = (*ALL, "register_block")  # blocks with claims
 
 # Every count is at or near its least value, so that all of them wrap and overflow within a few cycles.
 _SMALL = (
@@ -299,7 +302,7 @@ def goals() -> Iterator[Goal | Independence | Equality | Gated]:
     """All goals, unit by unit."""
     found = [*_specified(), *_streams(), *_hcu(), *_kvmu_parts(), *_kvmu(), *_wtu(), *_table_port(), *_rest()]
     found += [*_kv4(), *_registers(), *_dre_join(), *_collisions(), *_independence(), *_equality(), *_gated()]
-    for unit in ALL:
+    for unit in PROVED:
         yield from (g for g in found if g.unit == unit)
 
 
@@ -329,6 +332,11 @@ def _specified() -> Iterator[Goal]:
         yield Goal("cluster_set", EQUAL, size, make, forwards, 24, within=_counted, plants=True)
     for size, p in (("4 tokens of a patch", SMALL), ("a token of 4 patches", replace(SMALL, group=2))):
         yield Goal("motion_mask", EQUAL, size, partial(MotionMaskMonitor, p), _TWICE, 14, within=_counted, plants=True)
+    for name in ("motion_mask_ip", "dre_ip", "core_ip"):
+        top = address_map(name, params_of(name, preset("tiny")))
+        make, answered = partial(RegisterBlockMonitor, top), unread("s_axi_bready")
+        plants = name == "motion_mask_ip"
+        yield Goal("register_block", EQUAL, f"registers of {name}", make, answered, 12, merge=False, plants=plants)
     # The smallest sizes of the HCU in which its mechanisms occur, alone and together.
     ties = r"cell \$lt (\$\d+\n(?:.*\n){5}    connect \\A \\partial1 )", r"cell $le \1"
     contexts = (

@@ -41,6 +41,7 @@ def test_a_unit_equals_its_specification(name):
 PLANTED = [
     "cluster_set, 6 clusters, 2 a word",
     "kvmu, walk, 4 blocks of 3",
+    "register_block, registers of motion_mask_ip",
     pytest.param("kvmu, placer, blocks of 3", marks=pytest.mark.nightly),
     pytest.param("hcu, 2 lanes, 2 chunks", marks=pytest.mark.nightly),
     pytest.param("wtu, buckets, 2 lanes", marks=pytest.mark.nightly),

@@ -23,7 +23,7 @@ from openvrex.golden.retrieval.key_matrices import KeyMatrices
 from openvrex.hdl.bus.arbiter import MANAGERS, Arbiter
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import SystemParams
-from openvrex.tb.checks.core_checks import ELSEWHERE
+from openvrex.tb.checks.core_checks import ELSEWHERE, PUBLISHED
 from openvrex.tb.library.layer_host import LayerHost
 from openvrex.tb.library.lxe_programs import image
 from openvrex.tb.library.random_layers import turns, weights
@@ -453,10 +453,11 @@ def test_cores_with_two_tables_each_prefetch_for_each():
 
 
 @pytest.mark.nightly
-def test_a_prefetch_goes_on_beside_the_phases_behind_it():
-    """One table a core and a slow memory: the FETCH ends in a later phase."""
+@pytest.mark.parametrize("sizes", [(), PUBLISHED])
+def test_a_prefetch_goes_on_beside_the_phases_behind_it(sizes):
+    """One table a core and a slow memory: the FETCH ends in a later phase. Of V-Rex as published, too."""
     rng = np.random.default_rng(12)
-    script = Script(host(rng, SHAPE, layers=2, ahead=True))
+    script = Script(host(rng, SHAPE, layers=2, ahead=True, sizes=sizes), sizes)
     passes(script, rng, 6)
     got = script.play(latency=(20, 80))
     equal(script, got)
@@ -464,13 +465,22 @@ def test_a_prefetch_goes_on_beside_the_phases_behind_it():
 
 
 @pytest.mark.parametrize(
-    ("shape", "cores", "heads"),
-    [(TEAM, 2, 1), *(pytest.param(*x, marks=pytest.mark.nightly) for x in ((WIDE, 2, 2), (TEAMS, 4, 1)))],
+    ("shape", "cores", "heads", "sizes"),
+    [
+        (TEAM, 2, 1, ()),
+        *(
+            pytest.param(*x, marks=pytest.mark.nightly)
+            for x in ((WIDE, 2, 2, ()), (TEAMS, 4, 1, ()), (TEAM, 2, 1, PUBLISHED))
+        ),
+    ],
 )
-def test_teams_prefetch_as_golden_does(shape, cores, heads):
-    """All members guess and rank for the next layer; the leader's FETCH goes on beside the phases behind it."""
+def test_teams_prefetch_as_golden_does(shape, cores, heads, sizes):
+    """All members guess and rank for the next layer; the leader's FETCH goes on beside the phases behind it.
+
+    Of V-Rex as published, too.
+    """
     rng = np.random.default_rng(12)
-    script = Script(host(rng, shape, cores, layers=2, ahead=True, heads=heads))
+    script = Script(host(rng, shape, cores, layers=2, ahead=True, heads=heads, sizes=sizes), sizes)
     h = script.host
     fetched = passes(script, rng, 6)
     got = script.play(latency=(20, 80))
