@@ -110,6 +110,7 @@ _TRANSFERS = (
     ("equals_the_reference", "tiny"),
     ("faults", "tiny"),
     ("long_instructions",),
+    ("every_count_of_rows",),
 )
 _DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
 _STORED = _DONE | {"d_ctx": "d_target == 2 ? ~0 : 0"}  # of HASH alone
@@ -379,6 +380,7 @@ _SUBJECTS = (
         "register_block",
         (
             ("cycles_are_those_of_the_data_sheet",),
+            ("accesses_by_hand", "core_ip"),
             ("accesses_are_as_described", "tiny", "core_ip", _unrecorded),
         ),
         more=("core_ip",),

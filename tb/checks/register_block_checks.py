@@ -73,3 +73,8 @@ def check_cycles_are_those_of_the_data_sheet():
     assert set(got["writes"]) == {2}
     assert set(got["reads"]) == {3}
     assert got["bytes"] == [0, 0x00FF00FF, 0, 0xFF00FF00]
+
+
+def check_accesses_by_hand(name):
+    config = {"map": name, "params": SIZES["tiny"]}
+    Run(emitted("tiny", name), "bench_register_block", "by_hand", config)()

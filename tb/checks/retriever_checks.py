@@ -242,7 +242,9 @@ def check_sets_of_many_entries():
     e.fetch(FETCHED, [(HOMES + 8192 * i, 8 * n) for i, n in enumerate((1, 1, 10))])
     for bits in (24, 12, 18, 20, 22):
         e.fetch(FETCHED, [(HOMES, entry)], short=1 - (1 << bits))
-    run("tiny", [(e, {})])
+    over = Episode(p)  # 128 bytes more than the room of 66,048: its bit 16 is set before the first burst alone
+    over.fetch(FETCHED, [(HOMES + 4096 * i, 4096) for i in range(16)] + [(HOMES + 65536, 640)], short=1)
+    run("tiny", [(e, {}), (over, {})])
 
 
 def check_full_rate():
@@ -293,6 +295,10 @@ def bad(size: str = "tiny") -> list[tuple[Episode, dict]]:
         e.bad(action, **fields)
         e.place(0, SOURCES, 2)
         out.append((e, {"stalls": STALLS[k % 2]}))
+    for bit in range(2, 24):  # of the entries that are left
+        e = good(size=size)
+        e.place(0, SOURCES, (1 << bit) + 1, full_at=2)
+        out.append((e, {}))
     for full_at in (0, 2):
         for stalls in STALLS[:3]:
             e = good(size=size)
@@ -305,7 +311,7 @@ def bad(size: str = "tiny") -> list[tuple[Episode, dict]]:
         out.append((e, {"stalls": stalls}))
     kinds = [e.fault for e, _ in out]
     refused = 4 + len(orders) * len(outside) + (not p.dre.wtu.budget)
-    assert (kinds.count("range"), kinds.count("full")) == (refused, 8)
+    assert (kinds.count("range"), kinds.count("full")) == (refused, 30)
     return out
 
 

@@ -159,9 +159,14 @@ def check_long_instructions():
 
 
 def check_every_count_of_rows():
-    """Each bit of the rows and of the words, up to the most."""
+    """Each bit of the rows and of the words, up to the most, also of rows of two bursts and of words of two beats."""
+    p = params([])
+    words = p.lxe.burst_bytes // (2 * p.dpe.n_w) + 1
     sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
-    run("tiny", [case("tiny", [transfer(StoreTo.MEMORY, 0, *n) for n in sizes], latency=(1, 1))])
+    sizes += [((1 << k) + 1, words) for k in range(10)]
+    program = [transfer(StoreTo.MEMORY, 0, *n) for n in sizes]
+    program += [transfer(StoreTo.MEMORY, 0, 2, n, wide=1) for n in (4096, 2049, 2050, 2056)]
+    run("tiny", [case("tiny", program, latency=(1, 1))])
 
 
 def check_cycles_equal_the_time_view(size):
@@ -253,5 +258,6 @@ def check_faults(size):
 
 def check_reset_in_flight(size):
     program = random_transfers(params(SIZES[size]), random.Random(5), 12, TARGETS, StoreTo.MEMORY)
-    whole = case(size, program, STALLS[1])
+    whole, slow = case(size, program, STALLS[1]), case(size, program, {"aw": 0.9})  # a burst is on offer for long
     run(size, [e for cut_at in (1, 7, 23, 60) for e in (whole | {"cut_at": cut_at}, whole)])
+    run(size, [e for cut_at in range(8, 72, 4) for e in (slow | {"cut_at": cut_at}, whole)])

@@ -30,6 +30,7 @@ def test_accesses_are_as_described(size, name, record_property):
 
 
 test_cycles_are_those_of_the_data_sheet = register_block_checks.check_cycles_are_those_of_the_data_sheet
+test_accesses_by_hand = pytest.mark.parametrize("name", MAPS)(register_block_checks.check_accesses_by_hand)
 
 
 def test_lints(tmp_path):
