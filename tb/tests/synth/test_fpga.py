@@ -15,7 +15,18 @@ always @(posedge clk) n <= rst ? 16'd0 : n + 16'd1;
 endmodule"""
 RAM = """module ram(input clk, input we, input [9:0] wa, input [9:0] ra, input [17:0] d, output reg [17:0] q);
 reg [17:0] mem [0:1023];
-always @(posedge clk) begin if (we) mem[wa] <= d; q <= mem[ra]; end
+reg [9:0] a;
+always @(posedge clk) begin if (we) mem[wa] <= d; a <= ra; q <= mem[a]; end
+endmodule"""
+SHAPES = """module shapes(input clk, input we, input [5:0] a, input [5:0] b, input [71:0] d, output reg [71:0] q,
+                output reg [17:0] r);
+reg [5:0] c;
+reg [71:0] wide [0:63];
+reg [17:0] short [0:63];
+always @(posedge clk) begin
+  if (we) begin wide[a] <= d; short[a] <= d[17:0]; end
+  c <= b; q <= wide[c]; r <= short[c];
+end
 endmodule"""
 PRODUCT = """module product(input clk, input [17:0] a, input [17:0] b, output reg [35:0] y);
 reg [17:0] ra, rb;
@@ -27,7 +38,7 @@ endmodule"""
 def placed(tmp_path_factory):
     build = tmp_path_factory.mktemp("fpga")
     return build, {top: fpga.place(text, top, "ecp5", build) for top, text in
-                   (("counter", COUNTER), ("product", PRODUCT), ("ram", RAM))}  # fmt: skip
+                   (("counter", COUNTER), ("product", PRODUCT), ("ram", RAM), ("shapes", SHAPES))}  # fmt: skip
 
 
 def test_counter_is_sixteen_flip_flops(placed):
@@ -35,6 +46,13 @@ def test_counter_is_sixteen_flip_flops(placed):
     assert (counter.flip_flops, counter.block_rams, counter.dsps) == (16, 0, 0)
     assert 16 <= counter.luts <= 40  # a carry chain of two bits a pair of LUTs, its ends included
     assert counter.available["luts"] == 83640
+
+
+def test_short_memories_are_luts_and_wide_ones_block_rams(placed):
+    shapes = placed[1]["shapes"]
+    assert shapes.block_rams == 2  # of 36 bits each
+    assert shapes.luts > 18 * 64 // 16  # a LUT holds 16 bits
+    assert shapes.luts < 72 * 64 // 16
 
 
 def test_path_is_the_clock(placed):
