@@ -237,6 +237,7 @@ _SUBJECTS = (
         "retriever",
         (
             ("full_rate",),
+            ("many_instructions",),
             ("takes_the_cycles_of_the_time_view", "tiny"),
             ("reset_in_flight",),
             ("equals_the_reference", "tiny"),

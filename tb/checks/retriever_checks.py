@@ -223,6 +223,18 @@ def strangers() -> list[tuple[Episode, dict]]:
     return cases
 
 
+def check_many_instructions():
+    """Clusters shifted to every bit of an address, and more instructions than a count of seven bits."""
+    p = params(SIZES["tiny"])
+    e, most = Episode(p), p.dre.kvmu.clusters - 1
+    for shift in range(32):
+        for cluster in (1, most, most // 3):
+            e.cluster(2, cluster, to=1, level=2, shift=shift)
+    for _ in range(200):
+        e.skip(Retrieve.CLUSTER)
+    run("tiny", [(e, {})])
+
+
 def check_answers_of_another_kind():
     """Such an answer is never taken, and the instruction never ends."""
     run("tiny", strangers())

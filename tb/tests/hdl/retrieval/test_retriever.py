@@ -35,6 +35,7 @@ test_takes_the_cycles_of_the_time_view = at_sizes(retriever_checks.check_takes_t
 test_orders = retriever_checks.check_orders
 test_answers_of_another_kind = retriever_checks.check_answers_of_another_kind
 test_sets_of_many_entries = retriever_checks.check_sets_of_many_entries
+test_many_instructions = retriever_checks.check_many_instructions
 test_full_rate = retriever_checks.check_full_rate
 
 
