@@ -109,7 +109,7 @@ def test_nothing_is_fine_without_a_record(todays):
     """But what is counted in this checkout, and what it admits."""
     none = Records({}, {}, FACTS, FEATURES, {"coverage": {}, "survivors": {}})
     assert {name for name, f in judged("hcu", none).items() if f.fine} == {"proofs", "open points"}
-    assert not judged("register_block", none)["proofs"].fine  # it has none yet
+    assert not judged("no block", none)["proofs"].fine  # every block has some
     assert not judged("wtu", none)["main path"].fine  # a block without features
     old = changed("coverage")
     del old.campaigns["hcu"]["coverage"]["points"]  # of before toggles had a target
