@@ -512,7 +512,7 @@ def _rest() -> Iterator[Goal]:
     bits = partial(patch, "openvrex.hdl.execution.semaphores.SEMAPHORE_BITS", BITS)
     size = f"of {BITS} bits"
     even = (r"connect \\A \\count0 \[2:0\]", r"connect \\A { 2'00 \\count0 [0] }")  # a count of two reads as zero
-    taken = (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")  # nothing is taken
+    taken = (r"connect \\S \\taken0 \[0\]", r"connect \\S 1'0")  # nothing is taken
     yield Goal("sequencer", "semaphores count", size, SemaphoreMonitor, taken, 30, merge=False, within=bits)
     yield Goal("sequencer", "who may go may until it goes", size, ReadyMonitor, even, 30, merge=False, within=bits)
     sleeps = (r"connect \\A \\quiet \[2:0\](\n\s+connect \\B 3'101)", r"connect \\A 3'000\1")  # the watchdog sleeps
@@ -687,7 +687,7 @@ def _streams() -> Iterator[Goal]:
     yield stream_goal("dpe", unread("r_en", "unit.fifo"), 40)
     yield stream_goal("vpe", unread("o__ready"), 40)
     steady = partial(patch, "openvrex.hdl.execution.sequencer.Semaphores", SteadySemaphores)
-    yield stream_goal("sequencer", unread("mul__ready"), 40, within=steady)
+    yield stream_goal("sequencer", unread("o__ready", "unit.mul_slice"), 40, within=steady)
     yield stream_goal("feeder", unread("o__ready", "unit.k_slice"), 30)
     yield stream_goal("loader", unread("ar__ready"), 30)
     yield stream_goal("storer", unread("aw__ready"), 30)

@@ -15,8 +15,8 @@ from openvrex.hdl.emit import ALL, params_of
 from openvrex.hdl.params import preset
 from openvrex.tb.formal import counterexample
 from openvrex.tb.formal.idle_proof import shown
-from openvrex.tb.formal.proofs import Independence, goals, unit_of
-from openvrex.tb.formal.prover import holds
+from openvrex.tb.formal.proofs import PROVED, Goal, Independence, goals, unit_of
+from openvrex.tb.formal.prover import holds, rtlil_of
 from openvrex.tb.formal.stream_proof import StreamMonitor, waiting
 from openvrex.tb.formal.verilog_equivalence import UnequalError, prove
 from tb.tests.by_day import by_day
@@ -33,6 +33,15 @@ def test_offers_stay_until_taken(unit):
     assert verdict.kind == "unbounded", verdict.note
     assert verdict.reached
     assert verdict.edited
+
+
+@pytest.mark.parametrize("unit", PROVED)
+def test_every_edit_applies(unit):
+    """To the RTLIL of today: else `vrex dev prove` ends without a verdict."""
+    for goal in goals():
+        if goal.unit == unit and isinstance(goal, Goal):
+            with goal.within():
+                assert re.search(goal.edit[0], rtlil_of(goal.make(False))), f"{goal.claim} {goal.size}: {goal.edit[0]}"
 
 
 @pytest.mark.nightly

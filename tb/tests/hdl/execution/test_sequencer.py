@@ -153,7 +153,7 @@ def test_semaphores_and_loops_are_proved(prove):
 @pytest.mark.parametrize(
     ("prove", "edit"),
     [
-        (prove_semaphores, (r"connect \\B \\taken0 \[0\]", r"connect \\B 1'0")),  # nothing is taken
+        (prove_semaphores, (r"connect \\S \\taken0 \[0\]", r"connect \\S 1'0")),  # nothing is taken
         (prove_semaphores, (r"connect \\B \\more0 \[2:0\]", r"connect \\B { 1'0 \\more0 [1:0] }")),
         (prove_loops, (r"assign (\$\d+) \[15:0\] \\last1 \[15:0\]", r"assign \1 [15:0] \\last0 [15:0]")),
         (prove_loops, (r"connect \\B 3'100(\s+connect \\Y \\full)", r"connect \\B 3'101\1")),
