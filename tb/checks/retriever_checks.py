@@ -224,7 +224,9 @@ def strangers() -> list[tuple[Episode, dict]]:
 
 
 def check_many_instructions():
-    """Clusters shifted to every bit of an address, and more instructions than a count of seven bits."""
+    """Clusters shifted to every bit of an address, a PLACE of more than 512 entries, more instructions than seven bits
+    count.
+    """
     p = params(SIZES["tiny"])
     e, most = Episode(p), p.dre.kvmu.clusters - 1
     for shift in range(32):
@@ -232,6 +234,7 @@ def check_many_instructions():
             e.cluster(2, cluster, to=1, level=2, shift=shift)
     for _ in range(200):
         e.skip(Retrieve.CLUSTER)
+    e.place(3, SOURCES, 516)
     run("tiny", [(e, {})])
 
 
