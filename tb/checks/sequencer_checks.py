@@ -347,9 +347,9 @@ def check_loops_in_loops():
         for depth in (3, 2, 1, 0):
             words += [*[op("STORE", rows=at + depth)] * tails[depth], op("END")]
         runs.append(([*words, op("HALT")], {}))
-    # A MUL behind the inner loop of a depth: counts and ends are held there for an odd number of cycles.
-    for rounds, muls in [*product((1367, 2732), [()]), *product((55, 106), range(4))]:
-        extra = [int(depth == muls) for depth in range(4)]
+    # `odd`: a depth with a MUL behind its inner loop, where counts and ends are held for an odd number of cycles.
+    for rounds, odd in [(1367, None), (2732, None), *product((55, 106), range(4))]:
+        extra = [int(depth == odd) for depth in range(4)]
         ends = [4 + sum(1 + n for n in extra[depth:]) for depth in range(4)]
         words = [op("LOOP", count=1 if depth else rounds, end=end) for depth, end in enumerate(ends)]
         words[3:3] = [op("MUL")]
