@@ -59,6 +59,10 @@ class History:
         for store in (self._k, self._v):
             store.data[going] = kv4.copied(store.data[going], group)
 
+    def put_keys(self, at: np.ndarray, k: np.ndarray) -> None:
+        """Replace the keys of `at` [kv_heads, n], in their order, by `k` [count, head_size]."""
+        self._k.data[at] = k
+
     @property
     def k(self) -> np.ndarray:
         """Keys, read-only, [kv_heads, n, head_size]."""

@@ -12,17 +12,18 @@ from rich.table import Table
 
 from openvrex.golden.function_params import check
 from openvrex.golden.policies.pages_policy import CodedPages
+from openvrex.golden.policies.registry import override
 from openvrex.golden.policies.resv_policy import ReSVPolicy
-from openvrex.golden.retrieval.coded_pages import PageParams
 from openvrex.papers.commands.kept_runs import numbers
 from openvrex.papers.evaluation.index_cost import IndexCost, Measured, cost
+from openvrex.papers.policies.page_indexes import IndexedPages
 from openvrex.papers.policies.registry import entry
 from openvrex.papers.recall.recall_run import MODELS
 from openvrex.scripts import console
 from openvrex.sim.system.platforms import Vrex, platform
 from openvrex.sim.system.workload import MODELS as SHAPES
 
-COUNTED = (CodedPages, ReSVPolicy)
+COUNTED = (CodedPages, IndexedPages, ReSVPolicy)
 NEEDED = ("model", "variant", "task", "tokens", "recall", "error", "blocks", "clusters")
 COLUMNS = ("bits", "recall", "error", "cache", "fetched", "blocks", "link MB", "reads", "link", "index MB", "read",
            "loader", "DPE", "VPE", "WTU")  # fmt: skip
@@ -37,7 +38,7 @@ def command(
 ) -> None:
     """Count what an index costs a frame, beside what it recalls.
 
-    Of Llama-3 8B, from what readings of ReSV and `pages` did on another decoder: a share of the cache, or a budget.
+    Of Llama-3 8B, from what readings of ReSV and pages did on another decoder: a share of the cache, or a budget.
     Times are what each resource is busy in a frame of 10 tokens, in ms.
     """
     v = platform(on)
@@ -66,7 +67,7 @@ def rows_of(summaries: list[dict[str, Any]], v: Vrex, lengths: list[int], packed
         known: dict[str, Any] = {"variant": name, "bits": 4 if four else 16}
         known |= {figure: fmean(s[figure] for s in own) for figure in ("recall", "error")}
         for n in lengths:
-            found = cost(v, SHAPES["llama3-8b"], _measured(name, own), n, PageParams(), four)
+            found = cost(v, SHAPES["llama3-8b"], _measured(name, own), n, four)
             rows.append(known | asdict(found))
     return rows
 
@@ -92,7 +93,9 @@ def _measured(name: str, own: list[dict[str, Any]]) -> Measured:
     longest = [s for s in own if s["tokens"] == length]
     blocks = fmean(s["blocks"] for s in longest)
     if longest[0]["clusters"] is None:
-        return Measured(length, blocks, None)
+        policy, *assigned = name.split()
+        params = override(entry(policy).params, dict(word.split("=", 1) for word in assigned))
+        return Measured(length, blocks, None, params)
     scope = "layer" if "scope=layer" in name else entry(name.split()[0]).params.resv.scope
     tables = MODELS[own[0]["model"]].kv_heads if scope == "head" else 1
     return Measured(length, blocks, fmean(s["clusters"] for s in longest) / tables)

@@ -58,6 +58,7 @@ class Summary:
     clusters: float | None
     fetched: float
     blocks: float
+    shared: float
     error: float
     seconds: float
 
@@ -155,7 +156,7 @@ def summaries(runs: list[tuple[Variant, Case, Recalled]]) -> list[Summary]:
         share = fmean(r.recall for r in own)
         mean = {
             f: fmean(getattr(r, f) for r in own)
-            for f in ("answer_loss", "text_loss", "frames", "answers", "blocks", "error", "seconds")
+            for f in ("answer_loss", "text_loss", "frames", "answers", "blocks", "shared", "error", "seconds")
         }
         clusters = None if own[0].clusters is None else fmean(r.clusters or 0.0 for r in own)
         mb, pieces = fmean(r.in_bytes for r in own) / 1e6, fmean(r.pieces for r in own)
@@ -193,7 +194,7 @@ def table(found: list[Summary]) -> Table:
     out = Table(title=", ".join([f"Recall: {found[0].model}", *same]))
     out.add_column("policy", no_wrap=True)
     for name in (*several, "recall", "95 %", "behind full", "answer nats", "text nats", "fetched: frames", "answers",
-                 "tokens", "blocks", "error", "MB", "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
+                 "tokens", "blocks", "shared", "error", "MB", "bytes a piece", "clusters / 1K", "CPU s"):  # fmt: skip
         out.add_column(name)
     for i, s in enumerate(found):
         clusters = "" if s.clusters is None else f"{s.clusters:.0f}"
@@ -201,9 +202,9 @@ def table(found: list[Summary]) -> Table:
         behind = "" if s.about is None else f"{s.behind:.1%} ± {s.about:.1%}"
         shares = (f"{s.recall:.0%}", f"{s.low:.0%} - {s.high:.0%}", behind)
         losses = (f"{s.answer_loss:.2f}", f"{s.text_loss:.3f}")
-        got = (f"{s.frames:.1%}", f"{s.answers:.1%}", f"{s.fetched:.0f}", f"{s.blocks:.0f}", f"{s.error:.3f}")
+        got = (f"{s.frames:.1%}", f"{s.answers:.1%}", *(f"{x:.0f}" for x in (s.fetched, s.blocks, s.shared)))
         cost = (f"{s.in_mb:,.0f}", piece, clusters, f"{s.seconds:.1f}")
-        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *losses, *got, *cost)
+        out.add_row(s.variant, *(of[name][i] for name in several), *shares, *losses, *got, f"{s.error:.3f}", *cost)
     return out
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from openvrex.golden.program.isa import Opcode, encode
 from openvrex.golden.program.layer_memory import LayerShape
 from openvrex.golden.program.page_stages import PAGES, PagePlan
-from openvrex.golden.retrieval.coded_pages import PageParams
+from openvrex.golden.retrieval.coded_pages import GAIN_BITS, PageParams
 from openvrex.hdl.params import CLOCK, override_part
+from openvrex.papers.policies.page_indexes import IndexedPagesParams
 from openvrex.papers.recall.recall_run import SLOTS
 from openvrex.sim.system.home import transfer
 from openvrex.sim.system.platforms import Vrex
@@ -36,13 +37,15 @@ class Measured:
     """What a policy was measured to do for a question and its answer, means over texts.
 
     length : tokens of the text · blocks : that a KV head fetches, of `SLOTS` entries each, as they are filled
-    clusters : of a table for each 1,000 tokens, and the policy fetches a share of the cache; None for coded pages, of
-    which it fetches as many however long the text is
+    clusters : of a table for each 1,000 tokens, and the policy fetches a share of the cache; None for pages, of which
+    it fetches as many however long the text is
+    pages : parameters of pages, with what finds them
     """
 
     length: int
     blocks: float
     clusters: float | None
+    pages: PageParams = PageParams()
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class IndexCost:
     wtu: float
 
 
-def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PageParams, packed: bool) -> IndexCost:
+def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, packed: bool) -> IndexCost:
     """Cost of a measured policy with `cache` tokens. `packed`: entries behind the link have 4 bits a number."""
     grown = 1.0 if measured.clusters is None else cache / measured.length
     entry = (1 if packed else 4) * model.head  # K and V
@@ -78,10 +81,9 @@ def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PagePar
     rows = FRAME * model.heads // model.kv_heads  # of a KV head
     heads = -(-model.kv_heads // v.cores)  # of a core
     wtu, every = v.core.dre.wtu, model.kv_heads * model.layers
-    if measured.clusters is None:  # a code for each token; a score for each page leaves the core
-        held = cache * (pages.code_bytes + 2 * model.head / pages.mean)
-        read, load, dpe, vpe = (cache * x for x in _scoring(v, model, pages))
-        selected, rows_selected = cache / pages.page, 1
+    if measured.clusters is None:  # a score for each page leaves the core
+        held, read, load, dpe, vpe = (cache * x for x in _of_pages(v, model, measured.pages))
+        selected, rows_selected = cache / measured.pages.page, 1
     else:  # a mean key for each cluster; a score for each row and cluster leaves the core
         scored = measured.clusters / 1000 * cache
         load = scored * -(-model.head // v.core.dpe.n_w)
@@ -102,6 +104,33 @@ def cost(v: Vrex, model: Decoder, measured: Measured, cache: int, pages: PagePar
         vpe * cycles,
         rows_selected * (wtu.readings + 1) * selected / wtu.n_w * cycles,
     )
+
+
+def _of_pages(v: Vrex, model: Decoder, pages: PageParams) -> np.ndarray:
+    """Of a token and KV head: bytes held and read, cycles of the loader, of the DPE, of the VPE.
+
+    Codes are counted from their program. Of other indexes, a word of W takes the loader a cycle, and the DPE one for
+    each row; the VPE takes the scores once.
+    """
+    held = pages.code_bytes + 2 * model.head / pages.mean
+    codes = np.array([held, *_scoring(v, model, pages)])
+    if not isinstance(pages, IndexedPagesParams) or pages.index == "entries":
+        return codes
+    rows, lanes = FRAME * model.heads // model.kv_heads, v.core.dpe.n_w
+
+    def vectors(each: float, numbers: int, size: float) -> np.ndarray:
+        """So many vectors a token, of so many numbers in `size` bytes."""
+        words = each * numbers / lanes
+        return np.array([each * size, each * size, words, rows * words / v.core.dpe.n_h, rows * each / v.core.vpe.n_w])
+
+    key, short = 2 * model.head, (3 * pages.short + GAIN_BITS) / 8
+    means = vectors(1 / pages.page, model.head, key)
+    alone = {"keys": vectors(1, model.head, key), "minmax": 2 * means, "means": means}
+    if pages.index in alone:
+        return alone[pages.index]
+    # Of two levels, the second one takes a share of the codes. A row has two numbers more, of its sum.
+    first = means if pages.index == "means-codes" else vectors(1, pages.short + 2, short) * [0, 1, 1, 1, 1]
+    return first + codes * [1, *4 * [pages.share]]
 
 
 def _scoring(v: Vrex, model: Decoder, pages: PageParams) -> tuple[float, float, float, float]:

@@ -4,7 +4,7 @@ from openvrex.golden.function_params import check
 from openvrex.golden.policies import full_streaming
 from openvrex.golden.policies.registry import POLICIES as ON_CORE
 from openvrex.golden.policies.registry import Entry
-from openvrex.papers.policies import compressed_cache, infinigen, oaken, rekv, signature_policy
+from openvrex.papers.policies import compressed_cache, infinigen, oaken, page_indexes, rekv, signature_policy
 
 # In the order of tables.
 POLICIES = {
@@ -21,6 +21,7 @@ POLICIES = {
     "hybrid": ON_CORE["hybrid"],
     "signatures": Entry(signature_policy.SignaturePolicy, signature_policy.SignatureParams()),
     "pages": ON_CORE["pages"],
+    "pages-by": Entry(page_indexes.IndexedPages, page_indexes.IndexedPagesParams()),
 }
 POLICIES |= {name: found for name, found in ON_CORE.items() if name not in POLICIES}
 ALL = tuple(

@@ -68,6 +68,8 @@ class Recalled:
     answer_loss, text_loss : mean nats of a token · frames, answers : share of the earlier cache (all layers and KV
     heads) that a block of text, or a token of the answer, fetched · in_bytes, pieces : moved to the device, in how many
     transfers · clusters : of all tables, for each 1,000 tokens and layer; None for other policies
+    tokens, blocks, shared : that a KV head fetches for a question or a token of the answer: blocks as they are filled,
+    and if adjacent tokens shared blocks whatever their cluster · error : of attention's output for the question
     seconds : of the processor
     """
 
@@ -81,6 +83,7 @@ class Recalled:
     clusters: float | None
     tokens: float
     blocks: float
+    shared: float
     error: float
     seconds: float
 
@@ -114,6 +117,7 @@ def recall(case: Case, entry: Entry, layers: int | None = None) -> Recalled:
         clusters=_clusters(run),
         tokens=float(np.mean([r.fetched for r in late])),
         blocks=float(np.mean(run.blocks)),
+        shared=float(np.mean(run.shared)),
         error=float(np.mean(late[0].error)),
         seconds=process_time() - begun,
     )
@@ -127,7 +131,9 @@ class RecallRun(DecoderRun):
 
     def __init__(self, policy: Policy, width: int):
         super().__init__(policy, width)
-        self.blocks: list[int] = []  # of each KV head, layer and block of the question and the answer
+        # of each KV head, layer and block of the question and the answer
+        self.blocks: list[int] = []
+        self.shared: list[int] = []  # if adjacent tokens shared blocks, whatever their cluster
 
     def look(self, step: LayerBlock, chosen: Selected) -> None:
         if step.block.stage not in ("question", "generation"):
@@ -135,12 +141,13 @@ class RecallRun(DecoderRun):
         store, layer = self.policy.store, step.layer
         for head, mask in enumerate(chosen.keep & store.on_host(layer) & store.on_device(layer)):
             tokens = np.flatnonzero(mask)
+            self.shared.append(len(np.unique(tokens // SLOTS)))
             if isinstance(self.policy, ReSVPolicy):
                 tables = self.policy.layers[layer].cluster_of
                 own = tables[head * len(tables) // self.shape.kv_heads][tokens]
                 self.blocks.append(int((-(-np.unique(own, return_counts=True)[1] // SLOTS)).sum()))
             else:
-                self.blocks.append(len(np.unique(tokens // SLOTS)))
+                self.blocks.append(self.shared[-1])
 
 
 def prepared(case: Case, entry: Entry, layers: int | None = None) -> tuple[RecallRun, Decoder, RecallTask]:

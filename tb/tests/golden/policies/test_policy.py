@@ -37,6 +37,7 @@ SMALL = {  # parameters under which a policy must give something up on the fixtu
     "hybrid": {"recent_blocks": "2"},
     "signatures": {"recent": "32", "page": "16"},
     "pages": {"recent": "32", "mean": "32", "budget": "64"},
+    "pages-by": {"recent": "32", "mean": "32", "budget": "64"},
     "resv": {"resv.recent": "32"},
     **{f"resv-{name}": {"resv.recent": "32"} for name in READINGS if name != "resv"},
 }
@@ -51,6 +52,7 @@ ALL = {  # parameters under which a policy attends to everything
     "hybrid": {"ssm": "disabled"},
     "signatures": {"recent": "32", "page": "16", "budget_q16": "65536"},
     "pages": {"recent": "32", "mean": "16", "budget": "300"},
+    "pages-by": {"recent": "32", "mean": "16", "budget": "300"},
     "resv": {"resv.recent": "32", "resv.ratio_q16": "65536"},
     **{
         f"resv-{name}": {"resv.recent": "32", "resv.ratio_q16": "65536"}

@@ -165,7 +165,9 @@ def test_plots_have_a_panel_for_each_question():
 
     def summary(variant: str, tokens: int, depth: float) -> Summary:
         shares = {"recall": depth, "low": 0.0, "high": 1.0, "frames": 0.1, "answers": 0.1}
-        rest = dict.fromkeys(("answer_loss", "text_loss", "in_mb", "seconds", "fetched", "blocks", "error"), 1.0)
+        rest = dict.fromkeys(
+            ("answer_loss", "text_loss", "in_mb", "seconds", "fetched", "blocks", "shared", "error"), 1.0
+        )
         return Summary(
             "smollm2",
             variant,
@@ -207,7 +209,7 @@ def test_the_page_shows_what_was_recorded_of_the_second_decoder():
 @pytest.mark.parametrize("bad", [1, 2])
 def test_failed_runs_are_said(tmp_path, monkeypatch, bad):
     """One of two runs, or both: other results are written, and the command ends with 1 and the first error."""
-    done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)))
+    done = Row(asdict(Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 1.0, 0.1, 1.0)))
     rows = lambda _, asked, *rest, **how: {k: Row({}, "it broke") if i < bad else done for i, k in enumerate(asked)}  # noqa: E731
     monkeypatch.setattr("openvrex.papers.commands.recall_command.complete", rows)
     run = tried("papers", "recall", "--policy", "full", "--seeds", "2", "-o", str(tmp_path))
@@ -252,7 +254,7 @@ def test_a_missing_model_is_named_before_anything_runs(tmp_path, monkeypatch, na
 
 def test_a_policy_is_held_against_full_attention_on_the_same_texts():
     full, window = variants_of("full,streamingllm", [])
-    one = Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 0.1, 1.0)
+    one = Recalled(1.0, 0.1, 2.0, 0.1, 0.1, 4, 2, None, 8.0, 1.0, 1.0, 0.1, 1.0)
     runs = [(full, replace(SHORT, seed=n), replace(one, recall=r)) for n, r in enumerate((1.0, 0.8, 0.6))]
     runs += [(window, replace(SHORT, seed=n), replace(one, recall=r)) for n, r in enumerate((0.8, 0.8, 0.0))]
     found = [(round(s.behind, 6), round(s.about, 6)) for s in summaries(runs)]
