@@ -110,7 +110,7 @@ _TRANSFERS = (
     ("equals_the_reference", "tiny"),
     ("faults", "tiny"),
     ("long_instructions",),
-    ("every_count_of_rows",),
+    ("every_count_of_rows", "tiny"),
 )
 _DONE = {"done": "done[0] ? ~0 : 17'h1"}  # its signal is defined while it is valid
 _STORED = _DONE | {"d_ctx": "d_target == 2 ? ~0 : 0"}  # of HASH alone
@@ -208,7 +208,7 @@ _SUBJECTS = (
     Subject("storer", _TRANSFERS, care=_STORED),
     Subject(  # what sets registers
         "storer",
-        _transfers("registers"),
+        (*_transfers("registers"), ("every_shift_of_a_number",), ("every_count_of_rows", "registers")),
         "registers",
         care=_STORED | {"store_set": "store_set[0] ? ~0 : 45'h1"},
         beside="tiny",
@@ -216,7 +216,7 @@ _SUBJECTS = (
     ),
     Subject(  # what packs signs
         "storer",
-        _transfers("codes"),
+        (*_transfers("codes"), ("every_count_of_rows", "codes")),
         "codes",
         care=_STORED,
         beside="sixteen",

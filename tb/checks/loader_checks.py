@@ -167,10 +167,10 @@ def check_cycles(size: str, **how) -> None:
         assert [t - first for t, _ in g["done"]] == want.done
 
 
-def check_every_count_of_rows():
+def check_every_count_of_rows(size):
     """Each bit of the rows and of the words, up to the most."""
     sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
-    run("tiny", [case("tiny", [transfer(LoadTo.VECTOR, 0, *n) for n in sizes], latency=(1, 1))])
+    run(size, [case(size, [transfer(LoadTo.VECTOR, 0, *n) for n in sizes], latency=(1, 1))])
 
 
 def check_cycles_equal_the_time_view(size):

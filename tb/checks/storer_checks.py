@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any, Self
 
-from openvrex.golden.program.isa import SIGNS, StoreTo
+from openvrex.golden.program.isa import ADDR_BITS, REGISTERS, SIGNS, StoreTo
 from openvrex.hdl.emit import Emitted
 from openvrex.sim.units.storer_time import StorerTime
 from openvrex.tb.library.runner import emit
@@ -31,6 +31,7 @@ from openvrex.tb.library.transfer_traffic import (
 )
 
 TARGETS = list(StoreTo)
+SHIFT_BITS = 5  # of the shift of a register's number
 STALLS = [
     {},
     dict.fromkeys(("c", "i", "x", "d", "aw", "w", "b"), 0.4),
@@ -158,16 +159,23 @@ def check_long_instructions():
     run("tiny", [case("tiny", c, latency=(1, 1)) for c in programs])
 
 
-def check_every_count_of_rows():
+def check_every_count_of_rows(size):
     """Each bit of the rows and of the words, up to the most, also of rows of two bursts and of words of two beats."""
-    p = params([])
+    p = params(SIZES[size])
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w) + 1
     sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
     sizes += [((1 << k) + 1, words) for k in range(10)]
     program = [transfer(StoreTo.MEMORY, 0, *n) for n in sizes]
     # The length of a row is held for odd and even numbers of cycles.
     program += [transfer(StoreTo.MEMORY, 0, 2, n, wide=1) for n in (4096, 2049, 2050, 2056)]
-    run("tiny", [case("tiny", program, latency=(1, 1))])
+    run(size, [case(size, program, latency=(1, 1))])
+
+
+def check_every_shift_of_a_number():
+    """A register is set to the number by each shift, and to many numbers as they are, beside each bit of an address."""
+    shifts = [*range(1 << SHIFT_BITS), *16 * [0]]
+    program = [transfer(StoreTo.X, 1 << k % ADDR_BITS, to=k % REGISTERS, step=n, wide=1) for k, n in enumerate(shifts)]
+    run("registers", [case("registers", program)])
 
 
 def check_cycles_equal_the_time_view(size):
@@ -217,8 +225,9 @@ def check_signs_at_full_rate():
     assert cycles[-1] - cycles[0] + 1 == len(cycles)
 
 
-BAD_SETS = [{"rows": 2}, {"rows": 1 << 15}, {"words": 2}, {"words": 1 << 11}]
-BAD_SETS += [{"to": 16}, {"to": 1 << 15}, {"step": 32}, {"step": 1 << 11}]
+# Each bit of a field that sets a register, but must not.
+BAD_SETS = [{name: 1 + (1 << k)} for name, bits in (("rows", 16), ("words", 12)) for k in range(bits)]
+BAD_SETS += [{"to": 1 << k} for k in range(4, 16)] + [{"step": 1 << k} for k in range(SHIFT_BITS, 12)]
 
 
 def faulty(size: str = "tiny") -> list[dict]:
@@ -229,8 +238,8 @@ def faulty(size: str = "tiny") -> list[dict]:
     if p.lxe.codes:
         good = [good[0], transfer(StoreTo.MEMORY, 3 * word, 3, 4, step=1, signal=2)]
     bad = [
-        transfer(StoreTo.MEMORY, word // 2, signal=4),
-        transfer(StoreTo.MEMORY, 0, stride=word // 2, signal=4),
+        *(transfer(StoreTo.MEMORY, 1 << k, step=n, signal=4) for k in range(word.bit_length() - 1) for n in (0, 1)),
+        *(transfer(StoreTo.MEMORY, 0, stride=1 << k, signal=4) for k in range(word.bit_length() - 1)),
         transfer(StoreTo.X, word // 2, signal=4),
         transfer(StoreTo.X, 0, 2, stride=word // 2, signal=4),
         *([transfer(StoreTo.X, 0, wide=1, signal=4)] if not p.lxe.to_register else []),
@@ -248,6 +257,9 @@ def faulty(size: str = "tiny") -> list[dict]:
         program = [good[1], *random_transfers(p, rng, 8, TARGETS, StoreTo.MEMORY)]
         bursts = [a for c in program if c["target"] == StoreTo.MEMORY and not c["skip"] for a, _ in bursts_of(p, c)]
         episodes.append(case(size, program, stalls, errors=[rng.choice(bursts)]))
+    program = [transfer(StoreTo.MEMORY, 0, 6, 8, stride=PAGE, signal=1)] * 2
+    for n in range(5):  # while a later burst, which is slow, is under way
+        episodes.append(case(size, program, {"w": 0.8}, errors=[bursts_of(p, program[0])[n][0]]))
     return episodes + [case(size, [c]) for c in beyond(p, StoreTo.X)]
 
 

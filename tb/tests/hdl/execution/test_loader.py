@@ -39,7 +39,7 @@ def test_long_instructions():
 
 @pytest.mark.nightly
 def test_every_count_of_rows():
-    check_every_count_of_rows()
+    check_every_count_of_rows("tiny")
 
 
 @pytest.mark.parametrize("size", by_day(["tiny", *CODES, *WEIGHTS[:2], WEIGHTS[3]], "tiny", "codes", "weights"))

@@ -7,7 +7,6 @@ from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks import storer_checks
 from openvrex.tb.checks.storer_checks import (
     case,
-    check_every_count_of_rows,
     emitted,
     faulty,
     run,
@@ -22,11 +21,10 @@ test_equals_the_reference = at_sizes(
 test_long_instructions = storer_checks.check_long_instructions
 
 
-@pytest.mark.nightly
-def test_every_count_of_rows():
-    check_every_count_of_rows()
-
-
+test_every_count_of_rows = pytest.mark.nightly(
+    pytest.mark.parametrize("size", ["tiny", "registers", "codes"])(storer_checks.check_every_count_of_rows)
+)
+test_every_shift_of_a_number = storer_checks.check_every_shift_of_a_number
 test_cycles_equal_the_time_view = at_sizes(
     storer_checks.check_cycles_equal_the_time_view, ["tiny", "registers", "codes"]
 )
