@@ -122,6 +122,7 @@ def corners(size: str) -> list[dict]:
         transfer(StoreTo.X, 0, x, stride=word, step=1, signal=8),
         transfer(StoreTo.HASH, p.dre.hcu.n_ctx - 1, 2, 16, to=0xFFFF, signal=6),
         transfer(StoreTo.X, 0, x, signal=16),
+        *(transfer(StoreTo.X, 0, 2, step=1 << k) for k in range(x.bit_length() - 1)),
         transfer(StoreTo.SCORE, TOP - 1, 2, 3, to=0xFFFF, wide=1, signal=7),
     ]
 
@@ -164,7 +165,7 @@ def check_every_count_of_rows(size):
     p = params(SIZES[size])
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w) + 1
     sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
-    sizes += [((1 << k) + 1, words) for k in range(10)]
+    sizes += [((1 << k) + 1, words) for k in range(10)] + [((1 << 15) + 1, 1)]
     program = [transfer(StoreTo.MEMORY, 0, *n) for n in sizes]
     # The length of a row is held for odd and even numbers of cycles.
     program += [transfer(StoreTo.MEMORY, 0, 2, n, wide=1) for n in (4096, 2049, 2050, 2056)]

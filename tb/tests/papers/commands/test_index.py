@@ -82,6 +82,14 @@ def recalled(summaries: list[dict]) -> Iterator[str]:
         yield f"{lead}{nats:.2f} | {error:.3f} | {figures} |"
 
 
+def costs(summaries: list[dict], packed: bool) -> Iterator[str]:
+    """A row a variant and length of the cache."""
+    for r in rows_of(summaries, EDGE, [40960, 102400, 1048576], packed):
+        times = " | ".join(f"{1e3 * r[name]:,.1f}" for name in ("link", "memory", "load", "dpe", "vpe", "wtu"))
+        lead = f"| `{r['variant']}` | {r['bits']} | {r['cache']:,} | {r['moved'] / 1e6:,.0f} | "
+        yield f"{lead}{r['reads']:,.0f} | {r['held'] / 1e6:,.0f} | {times} |"
+
+
 def test_the_page_shows_recall_and_cost_of_coded_pages():
     """The section has the recorded commands, a row for each of their figures, and the costs that follow from them."""
     record = json.loads((ROOT / "docs/results/recall_pages.json").read_text())
@@ -91,11 +99,7 @@ def test_the_page_shows_recall_and_cost_of_coded_pages():
     for run in record["runs"]:
         assert all(f"\n{row}\n" in section for row in recalled(run["summaries"]))
     counted = [s for s in summaries if "kv4_group" not in s["variant"]]  # their index is that of the others
-    for packed in (False, True):
-        for r in rows_of(counted, EDGE, [40960, 102400, 1048576], packed):
-            times = " | ".join(f"{1e3 * r[name]:,.1f}" for name in ("link", "memory", "load", "dpe", "vpe", "wtu"))
-            lead = f"| `{r['variant']}` | {r['bits']} | {r['cache']:,} | {r['moved'] / 1e6:,.0f} | "
-            assert f"\n{lead}{r['reads']:,.0f} | {r['held'] / 1e6:,.0f} | {times} |\n" in section
+    assert all(f"\n{row}\n" in section for packed in (False, True) for row in costs(counted, packed))
 
 
 def test_the_page_says_what_coded_pages_recall():
@@ -116,6 +120,38 @@ def test_the_page_says_what_coded_pages_recall():
         f"misses {' and '.join(lost)} % of a passkey's digits",
         f"is {many:.0%} of `resv`'s with 512 tokens, {few:.0%} with 256".replace("%", " %"),
         " at 1,500 tokens, ".join(f"{a:.1%} instead of {b:.1%}" for a, b in home).replace("%", " %"),
+    )
+    for sentence in said:
+        assert sentence in " ".join(section.split()), sentence
+
+
+def test_the_page_compares_indexes():
+    """The commands, a row for each figure, the costs, and what the bullets name."""
+    record = json.loads((ROOT / "docs/results/recall_pages.json").read_text())
+    own, resv = record["indexes"], record["runs"][-1]["summaries"]
+    section = (ROOT / "docs/papers/recall.md").read_text().partition("### Other indexes")[2].partition("\n## ")[0]
+    assert f"\n{own['calibrated']}\n" in section
+    mean = defaultdict(list)
+    for run in own["runs"]:
+        assert f"\n{run['command']}\n" in section
+        assert all(f"\n{row}\n" in section for row in recalled(run["summaries"]))
+        for s in run["summaries"]:
+            mean[s["variant"].rpartition("index=")[2], s["tokens"]].append(100 * s["recall"])
+    others = [s for run in own["runs"] for s in run["summaries"] if s["variant"].startswith("pages-by")]
+    assert all(f"\n{row}\n" in section for row in costs(others, False))
+    both = {name: [fmean(mean[name, n]) for n in (1500, 4000)] for name, _ in mean}
+    codes = both["pages budget=256"]
+    lost = sorted(b - a for name in ("means-codes", "short-codes") for a, b in zip(both[name], codes, strict=True))
+    [few] = rows_of([s for s in others if "minmax" in s["variant"]], EDGE, [1048576], False)
+    shared, blocks = (fmean(s[name] for s in resv) for name in ("shared", "blocks"))
+    said = (
+        "Codes recall {:.1f} and {:.1f} %".format(*codes),
+        "Keys themselves recall {:.1f} and {:.1f} %".format(*both["keys"]),
+        "Extremes (`minmax`) recall {:.1f} and {:.1f} %".format(*both["minmax"]),
+        f"an index of {few['held'] / 1e9:.0f} GB and {1e3 * few['memory']:.0f} ms to read it",
+        f"Two levels lose {lost[0]:.0f} to {lost[-1]:.0f} points",
+        "recall {:.1f} and {:.1f} %".format(*both["entries"]),
+        f"would take {shared:.1f} blocks instead of {blocks:.1f}",
     )
     for sentence in said:
         assert sentence in " ".join(section.split()), sentence
