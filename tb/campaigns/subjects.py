@@ -1,8 +1,10 @@
 """Subjects of mutation: each unit with the checks that judge its mutants, by running with the mutant in its place."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from unittest.mock import patch
 
@@ -64,8 +66,10 @@ class Subject:
         """Play random traffic of this size on `unit`: `count` seeds of the first `draws`. Raises as `play`."""
         module, own, played = self._module(), self._arguments(self.size), 0
 
+        whole = _whole(module.emitted)
+
         def only(*size: object) -> Emitted:
-            if size != own:
+            if whole(size) != whole(own):
                 raise _OtherSizeError
             return unit
 
@@ -79,14 +83,42 @@ class Subject:
                     return
 
     def judge(self, mutant: Emitted) -> None:
-        """Run the checks on a mutant. Raises what they raise."""
+        """Run the checks on a mutant. Raises what they raise, and `UnusedError` for a check that takes another unit."""
         module, own = self._module(), self._arguments(self.size)
-        plain = module.emitted
-        for name in self.forget:
-            getattr(module, name).cache_clear()
-        with patch.object(module, "emitted", lambda *size: mutant if size == own else plain(*size)):
+        plain, whole, asked = module.emitted, _whole(module.emitted), 0
+        caches = [getattr(module, name) for name in self.forget]
+        for cache in caches:
+            cache.cache_clear()
+
+        def one(*size: object) -> Emitted:
+            nonlocal asked
+            mine = whole(size) == whole(own)
+            asked += mine
+            return mutant if mine else plain(*size)
+
+        with patch.object(module, "emitted", one):
             for test, *args in self.tests:
+                before = asked + sum(cache.cache_info().hits for cache in caches)
                 getattr(module, f"check_{test}")(*args)
+                if before == asked + sum(cache.cache_info().hits for cache in caches):
+                    raise UnusedError(
+                        f"{self.name or self.unit}: check_{test}{tuple(args)} takes the unit in another size"
+                    )
+
+
+class UnusedError(Exception):
+    """A check never asked for the unit that it should judge, or for what it did."""
+
+
+def _whole(emitted: Callable[..., Emitted]) -> Callable[[tuple], tuple]:
+    """Arguments as `emitted` gets them: with the defaults of those that are left out."""
+
+    def whole(args: tuple) -> tuple:
+        bound = signature(emitted).bind(*args)
+        bound.apply_defaults()
+        return bound.args
+
+    return whole
 
 
 def _unrecorded(name: str, value: object) -> None:

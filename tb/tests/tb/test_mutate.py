@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from openvrex.hdl.emit import Emitted
 from openvrex.scripts.engineers import mutate_command as command
 from openvrex.tb.campaigns.faults import mutations
 from openvrex.tb.campaigns.mutants import MutateError, Mutation, Verdict, campaign, netlist, sample, seen
-from openvrex.tb.campaigns.subjects import SUBJECTS
+from openvrex.tb.campaigns.subjects import SUBJECTS, UnusedError
 from openvrex.tb.checks.cluster_set_checks import STALLS, TINY, emitted, episode, listing, rows, run, unions
 from openvrex.tb.formal.mutant_equivalence import Miter
 from tb.tests.commands import tried
@@ -189,3 +190,10 @@ def test_command_fails_below_the_target(monkeypatch, killed, survive, code):
     got = tried("dev", "mutate", "cluster_set")
     assert got.exit_code == code
     assert ("not explained" in got.output) == bool(survive)
+
+
+def test_a_check_that_takes_another_unit_is_no_judge():
+    """Its verdict would be that no fault shows."""
+    subject = replace(SUBJECTS["arbiter"], tests=(("no_manager_holds_up_another",), ("cycles_equal_the_time_view", 1)))
+    with pytest.raises(UnusedError, match=r"arbiter: check_cycles_equal_the_time_view\(1,\) takes the unit in another"):
+        subject.judge(subject.emitted())
