@@ -1,5 +1,6 @@
 """Coded pages in the simulator: its programs against those of a decoder's run, whole passes."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from openvrex.tb.library.model_stream import ModelStream
 from openvrex.tb.library.pass_time import PassTime
 from openvrex.tb.library.runner import ROOT
 from openvrex.tb.library.small_models import CODES, PAGE, SHAPE
+from tb.tests.commands import vrex
 
 PAGE_TEXT = (ROOT / "docs/simulator.md").read_text()
 LATENCY = 32
@@ -267,3 +269,12 @@ def test_entries_that_fit_stay_in_device_memory():
 def test_what_the_hardware_cannot_do(v, cache, message):
     with pytest.raises(ParamError, match=re.escape(message)):
         passes(cache, v).frame()
+
+
+def test_what_a_frame_would_gain_from_one_pass_and_more_fetches():
+    """As the archive of decisions says."""
+    got = json.loads(vrex("simulate", "pass", "--preset", "edge8", "--cache", "40960", "--json").stdout)
+    ms = {stage["name"]: 1e3 * stage["seconds"] for stage in got["stages"]}
+    text = " ".join((ROOT / "docs/archive/decisions.md").read_text().split())
+    said = f"takes {1e3 * got['seconds']:.1f} ms, of which attention takes {ms['attention']:.1f} and all fetches "
+    assert f"{said}{ms['fetch']:.1f}" in text
