@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from openvrex.golden.arithmetic.dot import dot
-from openvrex.golden.arithmetic.numerics import to_bf16
+from openvrex.golden.arithmetic.numerics import BF16, to_bf16
 from openvrex.hdl.params import DpeParams, preset
 from openvrex.sim.units.dpe_time import DpeTime
 from openvrex.tb.library.dpe_traffic import Traffic
@@ -195,7 +195,7 @@ def check_a_sum_of_zero_is_zero(size):
 
 
 def specials(p: DpeParams) -> Traffic:
-    """Rows of one infinity with either sign or one NaN, in each lane of weights and of activations."""
+    """Rows of one infinity with either sign, one NaN, or infinity times 0, in each lane of either side."""
     t, lanes = Traffic(p), np.eye(p.n_w, dtype=bool)
     for lane in lanes:
         for value in (np.inf, -np.inf, np.nan):
@@ -204,7 +204,25 @@ def specials(p: DpeParams) -> Traffic:
             one, tiny = (to_bf16(np.tile(v, (p.n_h, 1))) for v in numbers)
             t.phase(one, tiny[:1], halves=p.halves and value > 0)
             t.phase(tiny, one[:1])
+        large, none = (to_bf16(np.tile(np.where(lane, v, 1.0), (p.n_h, 1))) for v in (np.inf, 0.0))
+        t.phase(large, none[:1])
+        t.phase(none, large[:1])
     return t
+
+
+def check_no_bit_of_an_exponent_makes_a_number_special(size):
+    """Rows of one number whose exponent lacks one bit of that of infinity and NaN, in each lane of both sides."""
+    p = SIZES[size]
+    t, lanes = Traffic(p), np.eye(p.n_w, dtype=bool)
+    for lane in lanes:
+        for bit in range(8):
+            near = np.uint16((255 ^ 1 << bit) << 7 | 1).view(BF16)
+            own = np.where(lane, near, to_bf16(np.ones(1)))
+            tiny = to_bf16(np.full(p.n_w, 2.0 ** -(120 >> (bit == 7))))
+            t.phase(np.tile(own, (p.n_h, 1)), tiny[None])
+            t.phase(np.tile(tiny, (p.n_h, 1)), own[None])
+    assert all(v >> 23 & 255 != 255 for beat in t.wants for v in beat["data"])
+    assert t.run(emitted(p), 1)["beats"] == t.wants
 
 
 def check_one_special_number_in_each_lane(size):

@@ -24,6 +24,7 @@ from openvrex.tb.checks.dpe_checks import (
     check_equals_golden,
     check_long_sums,
     check_many_operands,
+    check_no_bit_of_an_exponent_makes_a_number_special,
     check_one_special_number_in_each_lane,
     check_reset_in_flight,
     check_results_fill_their_queue,
@@ -98,6 +99,11 @@ def test_results_fill_their_queue():
 @pytest.mark.parametrize("size", by_day(SIZES, "tiny"))
 def test_one_special_number_in_each_lane(size):
     check_one_special_number_in_each_lane(size)
+
+
+@pytest.mark.parametrize("size", by_day(["tiny", "wide"], "tiny"))
+def test_no_bit_of_an_exponent_makes_a_number_special(size):
+    check_no_bit_of_an_exponent_makes_a_number_special(size)
 
 
 @pytest.mark.parametrize("size", by_day(["tiny", "halves", "pair"], "tiny"))
