@@ -125,7 +125,7 @@ def _of_pages(v: Vrex, model: Decoder, pages: PageParams) -> np.ndarray:
 
     key, short = 2 * model.head, (3 * pages.short + GAIN_BITS) / 8
     means = vectors(1 / pages.page, model.head, key)
-    alone = {"keys": vectors(1, model.head, key), "minmax": 2 * means, "means": means}
+    alone = {"keys": vectors(1, model.head, key), "minmax": means * [2, 2, 2, 2, 1], "means": means}
     if pages.index in alone:
         return alone[pages.index]
     # Of two levels, the second one takes a share of the codes. A row has two numbers more, of its sum.

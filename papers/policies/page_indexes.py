@@ -52,8 +52,8 @@ class IndexedKeys(CodedKeys):
     params: IndexedPagesParams
 
     def __init__(self, params: IndexedPagesParams, whole: KeyMatrices):
-        n, self.fine = params.numbers, 2 * FINE / STEP if params.index == "entries" else 1.0
-        query = to_bf16(whole.query[:, :n].astype(np.float64) * self.fine)
+        n, step = params.numbers, 2 * FINE if params.index == "entries" else STEP
+        query = to_bf16(whole.query[:, :n].astype(np.float64) * (step / STEP))
         super().__init__(params, KeyMatrices(whole.code[:, :n], query))
         self.whole, self.taken = whole, n  # numbers of a code that count
         self.keys = np.zeros((self.kv_heads, 0, self.head_size), np.float32)  # of coded tokens, as the home holds them
@@ -114,7 +114,10 @@ class IndexedKeys(CodedKeys):
 
 
 class IndexedPages(CodedPages):
-    """Pages as `CodedPages` takes them, chosen by another index (`INDEXES`)."""
+    """Pages as `CodedPages` takes them, chosen by another index (`INDEXES`).
+
+    With `entries`, the matrices need as many numbers as a head has. The ledger counts the work of codes for all.
+    """
 
     source = "this project: docs/papers/recall.md"
     params: IndexedPagesParams

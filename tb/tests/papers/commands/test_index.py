@@ -64,6 +64,30 @@ def test_costs_by_hand(tmp_path):
     assert "pages budget=512" in tried("papers", "index", file, "--cache", "15000").stdout
 
 
+def test_other_indexes_by_hand():
+    """40 rows a KV head of 128 numbers, a head a core: a mean of a page has two words, its extremes four."""
+    names = ("keys", "minmax", "means", "means-codes", "short-codes", "entries")
+    of = {n: PAGES | {"variant": f"pages-by budget=512 index={n} matrices=build/x.npz"} for n in names}
+    got = {n: rows_of([s], EDGE, [16384], False)[0] for n, s in of.items()}
+    [codes] = rows_of([PAGES], EDGE, [16384], False)
+    tokens, every, cycle = 16384, 8 * 32, 32 / CLOCK
+    known = ("held", "read", "load", "dpe", "vpe")
+
+    def costs_of(name: str) -> list[float]:
+        scale = dict.fromkeys(("held", "read"), tokens * every) | dict.fromkeys(known[2:], tokens * cycle)
+        return [got[name][figure] / scale[figure] for figure in known]
+
+    own = [codes[f] / (tokens * (every if f in ("held", "read") else cycle)) for f in known]
+    assert costs_of("keys") == pytest.approx([256, 256, 2, 40 * 2 / 64, 40 / 64])
+    assert costs_of("means") == pytest.approx([32, 32, 2 / 8, 40 * 2 / 8 / 64, 40 / 8 / 64])
+    assert costs_of("minmax") == pytest.approx([64, 64, 4 / 8, 40 * 4 / 8 / 64, 40 / 8 / 64])
+    assert costs_of("entries") == pytest.approx(own)
+    first = np.array(costs_of("means"))
+    assert costs_of("means-codes") == pytest.approx((first + np.array(own) * [1, *4 * [0.25]]).tolist())
+    short = [0, 30 / 8, 10 / 64, 40 * 10 / 64 / 64, 40 / 64]
+    assert costs_of("short-codes") == pytest.approx((np.array(short) + np.array(own) * [1, *4 * [0.25]]).tolist())
+
+
 def recalled(summaries: list[dict]) -> Iterator[str]:
     """A row a length and variant: recall of each task, their mean, and how far it is behind full attention's."""
     groups = defaultdict(list)
