@@ -163,6 +163,9 @@ def test_the_page_compares_indexes():
             mean[s["variant"].rpartition("index=")[2], s["tokens"]].append(100 * s["recall"])
     others = [s for run in own["runs"] for s in run["summaries"] if s["variant"].startswith("pages-by")]
     assert all(f"\n{row}\n" in section for row in costs(others, False))
+    assert all(f"\n{command}\n" in section for command in own["video"]["commands"])
+    for name, error in own["video"]["error"].items():
+        assert f"\n| `{name}` | {error['frame']:.3f} | {error['answer']:.3f} |\n" in section
     both = {name: [fmean(mean[name, n]) for n in (1500, 4000)] for name, _ in mean}
     codes = both["pages budget=256"]
     lost = sorted(b - a for name in ("means-codes", "short-codes") for a, b in zip(both[name], codes, strict=True))
