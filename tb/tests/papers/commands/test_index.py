@@ -199,7 +199,10 @@ def test_the_page_shows_recall_of_coded_pages_on_the_second_decoder():
         f"{fmean(mean['pages numbers=36', n]):.1f} of full attention's {fmean(mean['full', n]):.1f} %"
         for n in sorted({n for _, n in mean})[1:]
     )
-    assert more in " ".join(section.split())
+    full, few, many = (f"{s['recall']:.0%}".replace("%", " %") for s in record["longest"]["summaries"])
+    assert f"\n{record['longest']['command']}\n" in section
+    for said in (more, f"full attention recalls {full}, 36 numbers {many} and 18 numbers {few}."):
+        assert said in " ".join(section.split()), said
 
 
 def test_the_page_says_what_scores_cost_a_core():
