@@ -127,7 +127,8 @@ def load(path: Path, layers: int, kv_heads: int, numbers: int, size: int, model:
         enough = ok and (layers, a.shape[1], numbers, a.shape[3]) == want
         fits, finite = enough and a.dtype == np.uint16, (a & 0x7F80 != 0x7F80).all()
         what = "layers, KV heads, numbers, numbers of a head"
-        check(fits, "matrices", str(path), f"is for {list(a.shape)} {what}, not {list(want)}: {MEND}")
+        mend = f"{MEND[:-1]} --numbers {numbers}'"
+        check(fits, "matrices", str(path), f"is for {list(a.shape)} {what}, not {list(want)}: {mend}")
         check(bool(finite), "matrices", str(path), f"holds infinity or NaN: {MEND}")
     code, query = (a[:layers, :, :numbers].view(BF16) for a in (code, query))
     return [KeyMatrices(c, q) for c, q in zip(code, query, strict=True)]

@@ -4,7 +4,7 @@ Pages, budget, resident tokens and the choice by scores are those of coded pages
 alone. A page's score for a row is less the row's sum over its resident tokens; the largest one over the rows counts.
 Arithmetic is that of NumPy: no hardware is described.
 
-Source: issue "One retrieval function" of this project; `minmax` is Quest, `means` InfLLM's or ReKV's kind of index.
+Source: this project (docs/papers/recall.md). `minmax` is Quest's index, `means` is like that of InfLLM and ReKV.
 """
 
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ INDEXES = {
 class IndexedPagesParams(PagesPolicyParams):
     """Parameters of pages with another index."""
 
-    index: str = parameter("keys", f"one of {', '.join(INDEXES)}")
-    share: float = parameter(0.25, "of the old pages, that the first of two levels keeps", low=0, high=1)
+    index: str = parameter("keys", "; ".join(f"{name}: {what}" for name, what in INDEXES.items()))
+    share: float = parameter(0.25, "of the coded pages, that the first of two levels keeps", low=0, high=1)
     short: int = parameter(8, "numbers of a short code", low=1)
 
     def __post_init__(self) -> None:
@@ -126,9 +126,8 @@ class IndexedPages(CodedPages):
         entries = params.index == "entries"
         super().__init__(replace(params, kv4_group=params.kv4_group or 32 * entries), shape)
         numbers = shape.head_size if entries else params.numbers
-        matrices = matrices_of(
-            replace(params, numbers=numbers), shape.layers, shape.kv_heads, shape.head_size, shape.model
-        )
+        whole = replace(params, numbers=numbers)
+        matrices = matrices_of(whole, shape.layers, shape.kv_heads, shape.head_size, shape.model)
         self.indexes = [IndexedKeys(params, own) for own in matrices]
         self.layers = [*self.indexes]
 

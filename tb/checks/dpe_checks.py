@@ -213,12 +213,11 @@ def specials(p: DpeParams) -> Traffic:
 def check_no_bit_of_an_exponent_makes_a_number_special(size):
     """Rows of one number whose exponent lacks one bit of that of infinity and NaN, in each lane of both sides."""
     p = SIZES[size]
-    t, lanes = Traffic(p), np.eye(p.n_w, dtype=bool)
+    t, lanes, tiny = Traffic(p), np.eye(p.n_w, dtype=bool), to_bf16(np.full(p.n_w, 2.0**-120))
     for lane in lanes:
         for bit in range(8):
             near = np.uint16((255 ^ 1 << bit) << 7 | 1).view(BF16)
             own = np.where(lane, near, to_bf16(np.ones(1)))
-            tiny = to_bf16(np.full(p.n_w, 2.0 ** -(120 >> (bit == 7))))
             t.phase(np.tile(own, (p.n_h, 1)), tiny[None])
             t.phase(np.tile(tiny, (p.n_h, 1)), own[None])
     assert all(v >> 23 & 255 != 255 for beat in t.wants for v in beat["data"])
