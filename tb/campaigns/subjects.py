@@ -385,6 +385,7 @@ _SUBJECTS = (
         (
             ("cycles_equal_the_time_view", 2),
             ("every_answer_goes_to_whoever_asked", _unrecorded),
+            ("full_buffers_keep_their_beats",),
             ("no_manager_holds_up_another",),
         ),
         2,

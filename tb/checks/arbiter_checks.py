@@ -21,6 +21,7 @@ from openvrex.tb.library.transfer_traffic import content, params
 
 TABLES = 2  # number of the tables' manager in a core
 READS = 0x4000  # read-only bytes; behind them each manager writes bytes of its own
+SLVERR = 2  # the response of a memory that fails
 SHARED = range(2, 4)  # units of 4 KB of these that groups of cores read together
 
 
@@ -41,7 +42,8 @@ class Traffic:
     changes: tuple[str, ...] = ()
     seed: int = 1
     bursts: int = 20  # of each kind, for each manager
-    longest: int | None = None
+    longest: int | None = None  # beats
+    shortest: int = 1  # beats
     stalls: dict[str, float] = field(default_factory=dict)
     latency: tuple[int, int] = (0, 0)
     oldest: bool = False
@@ -74,7 +76,10 @@ class Traffic:
             if i % MANAGERS == TABLES:  # it writes single beats
                 most = {"ar": table.burst_bytes // table.bus_bytes, "aw": 1}
             count = {kind: self.bursts if kind in self.kinds else 0 for kind in ("ar", "aw")}
-            lens = {k: rng.integers(min(self.longest or most[k], most[k]), size=n).tolist() for k, n in count.items()}
+            lens = {
+                k: rng.integers(min(self.shortest, most[k]) - 1, min(self.longest or most[k], most[k]), size=n).tolist()
+                for k, n in count.items()
+            }
             at = {kind: (1 + rng.integers(self.apart + 1, size=n).cumsum()).tolist() for kind, n in count.items()}
             addrs = {
                 "ar": (rng.integers(READS // lxe.burst_bytes, size=count["ar"]) * lxe.burst_bytes).tolist(),
@@ -154,8 +159,8 @@ class Traffic:
         """Every manager has its own answers, and memory holds every write."""
         end = range(MANAGERS * self.cores) if self.end is None else self.end
         for i in end:
-            ours = [(None if b["resp"] >> 1 else b["data"], b["resp"] >> 1) for _, b in got["managers"][i]["r"]]
-            assert ours == self.beats[i], f"R of manager {i}"
+            ours = [(None if b["resp"] else b["data"], b["resp"]) for _, b in got["managers"][i]["r"]]
+            assert ours == [(data, SLVERR * error) for data, error in self.beats[i]], f"R of manager {i}"
             lasts = [b["last"] for _, b in got["managers"][i]["r"]]
             want = [int(k == b["len"]) for b in self.managers[i]["ar"] for k in range(b["len"] + 1)]
             assert lasts == want, f"last of manager {i}"
@@ -166,8 +171,8 @@ class Traffic:
                 asked = [(b["addr"], b["len"]) for b in self.managers[i][kind] if self.port(b) == j]
                 seen = [(b["addr"], b["len"]) for _, b in port[kind] if b["id"] == i]
                 assert seen == asked, f"{kind} of manager {i} at port {j}"
-            responses = [b["resp"] >> 1 for _, b in got["managers"][i]["b"]]
-            assert responses == self.responses[i], f"B of manager {i}"
+            responses = [b["resp"] for _, b in got["managers"][i]["b"]]
+            assert responses == [SLVERR * error for error in self.responses[i]], f"B of manager {i}"
         if len(end) < 2 * self.cores:
             return
         lxe = self.p.core.lxe
@@ -216,6 +221,7 @@ def in_turns(t: Traffic, got: dict) -> int:
     return found
 
 
+LONG = ("lxe.burst_bytes=2048", "table.burst_bytes=2048")  # at a bus of 8 bytes
 STALLED = {"": 0.4}
 LATE = {"aw": 0.9, "r": 0.8, "b": 0.8}
 RUNS = {
@@ -306,6 +312,24 @@ def check_ports_answer_in_order():
     got = play([t for pair in zip(cut, DEALT, strict=True) for t in pair])[1::2]
     assert min(in_turns(t, g) for t, g in zip(DEALT, got, strict=True)) > 10
     assert all(len(port[kind]) > 40 for g in got for port in g["ports"] for kind in ("ar", "aw"))
+
+
+def check_full_buffers_keep_their_beats():
+    """The longest bursts fill the buffers of managers that hardly ever take a beat, while others' beats pass."""
+    longest = Traffic().p.core.lxe.burst_bytes // Traffic().p.core.lxe.bus_bytes
+    runs = [Traffic(shortest=longest, stalls=dict.fromkeys((f"r_{i}", f"b_{i}"), 0.97), seed=60 + i) for i in range(3)]
+    for t, got in zip(runs, play(runs), strict=True):
+        reads = got["managers"][slow := t.seed - 60]["r"]
+        passed = sum(len(m["r"]) for m in got["managers"]) - len(reads)
+        before = sum(
+            at < reads[len(reads) // 2][0] for i, m in enumerate(got["managers"]) if i != slow for at, _ in m["r"]
+        )
+        assert before > passed / 2
+
+
+def check_bursts_of_256_beats():
+    """The longest bursts of AXI4, and short ones, with stalls."""
+    play([Traffic(bursts=4, changes=LONG, stalls={"": 0.3}, latency=(0, 9), errors=0.2, shortest=n) for n in (1, 256)])
 
 
 def check_no_manager_holds_up_another():

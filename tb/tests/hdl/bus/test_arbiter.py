@@ -52,6 +52,8 @@ def test_with_a_memory_of_cocotbext_axi():
     play(runs, "axi", 0.3)
 
 
+test_full_buffers_keep_their_beats = arbiter_checks.check_full_buffers_keep_their_beats
+test_bursts_of_256_beats = arbiter_checks.check_bursts_of_256_beats
 test_no_manager_holds_up_another = arbiter_checks.check_no_manager_holds_up_another
 
 
