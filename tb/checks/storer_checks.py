@@ -165,7 +165,7 @@ def check_every_count_of_rows(size):
     p = params(SIZES[size])
     words = p.lxe.burst_bytes // (2 * p.dpe.n_w) + 1
     sizes = [(1 << k, 1) for k in range(17)] + [(1, 1 << k) for k in range(13)]
-    sizes += [((1 << k) + 1, words) for k in range(10)] + [((1 << 15) + 1, 1)]
+    sizes += [((1 << k) + 1, words) for k in range(10)] + [((1 << 15) + n, 1) for n in (1, 2)]
     program = [transfer(StoreTo.MEMORY, 0, *n) for n in sizes]
     # The length of a row is held for odd and even numbers of cycles.
     program += [transfer(StoreTo.MEMORY, 0, 2, n, wide=1) for n in (4096, 2049, 2050, 2056)]
