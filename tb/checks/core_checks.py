@@ -37,7 +37,7 @@ from openvrex.golden.retrieval.table_layout import Item
 from openvrex.hdl.emit import Emitted
 from openvrex.hdl.params import override, preset
 from openvrex.tb.library.core_host import CoreHost
-from openvrex.tb.library.lxe_programs import Script, image
+from openvrex.tb.library.lxe_programs import Ran, Script, image
 from openvrex.tb.library.random_layers import turns, weights
 from openvrex.tb.library.register_programs import OFFSET
 from openvrex.tb.library.runner import Run, emit
@@ -134,6 +134,26 @@ def passes(seed: int, count: int, *how, **function) -> tuple[CoreHost, Script, l
             script.expect()
             fetched.append(h.core.registers[Register.ENTRIES])
     return h, script, fetched
+
+
+def bins(ran: list[Ran], fetched: list[int]) -> set[str]:
+    """What the passes reach in the core."""
+    perf = ran[-1].perf
+    hit = {"fetches" if n else "fetches_nothing" for n in fetched}
+    hit |= {"joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
+    hit |= {"bursts_of_a_set"} if perf["dre.kvmu.bursts"] > len([n for n in fetched if n]) else set()
+    lanes = params().dpe.n_w
+    hit |= {"ragged_tile" if n % lanes else "whole_tile" for n in fetched if n}
+    hit |= {"odd_tiles" if -(-n // lanes) % 2 else "even_tiles" for n in fetched if n}
+    return hit | moving(ran)
+
+
+def moving(ran: list[Ran]) -> set[str]:
+    """Event counters that do not stand still."""
+    return {name for name, n in ran[-1].perf.items() if n}
+
+
+BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile", "odd_tiles", "even_tiles"}
 
 
 def budgeted(program: list[Instruction], tokens: int, register: int = 0) -> list[Instruction]:

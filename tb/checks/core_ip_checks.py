@@ -10,7 +10,18 @@ from typing import Any, Self
 from openvrex.golden.program.isa import Instruction, Opcode, Retrieve, Status, encode
 from openvrex.golden.program.regions import EVERYTHING, Allow, Reach, confined
 from openvrex.hdl.emit import Emitted
-from openvrex.tb.checks.core_checks import LAYERS, SHAPE, SIZES, forget, interruptions, params, passes, ports
+from openvrex.tb.checks.core_checks import (
+    BINS,
+    LAYERS,
+    SHAPE,
+    SIZES,
+    bins,
+    forget,
+    interruptions,
+    params,
+    passes,
+    ports,
+)
 from openvrex.tb.library.core_host import CoreHost
 from openvrex.tb.library.lxe_programs import Ran, Script
 from openvrex.tb.library.runner import Run, emit
@@ -18,18 +29,19 @@ from openvrex.tb.library.stress_traffic import StressTraffic
 
 
 @cache
-def emitted() -> Emitted:
-    return emit("core_ip", params())
+def emitted(more: tuple[str, ...] = ()) -> Emitted:
+    return emit("core_ip", params(more=more))
 
 
-def counters() -> list[str]:
-    """The registers of the core's counters."""
-    return ["perf." + name.replace("wtu0", "wtu[0]") for name in emitted().manifest["counters"]]
+def play(
+    unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: int = 1, more: tuple[str, ...] = (), **how
+) -> list[Ran]:
+    """Play a script through registers; the runs, after checking that memory equals golden's.
 
-
-def play(unit: Emitted, h: CoreHost, script: Script, pause: float = 0.0, seed: int = 1, **how) -> list[Ran]:
-    """Play a script through registers; the runs, after checking that memory equals golden's."""
-    how |= {"bench": "bench_core_ip", "params": list(SIZES), "counters": counters()}
+    more : changes of the sizes that `unit` has
+    """
+    counters = ["perf." + name.replace("wtu0", "wtu[0]") for name in unit.manifest["counters"]]
+    how |= {"bench": "bench_core_ip", "params": [*SIZES, *more], "counters": counters}
     ran, after = script.play(unit, ports(h), pause, seed=seed, **how)
     wrong = script.differences(ran, after)
     assert not wrong, wrong
@@ -56,15 +68,22 @@ class RandomTraffic(StressTraffic):
         return got[-1].perf["lxe.sequencer.instructions"]
 
 
-def check_layers_equal_golden(seed, pause, count):
-    """Memory after every run equals golden's, and every counter that of the core without registers."""
-    h, script, _ = passes(seed, count)
-    ran = play(emitted(), h, script, pause, seed)
+def check_layers_equal_golden(seed, pause, count, record_property, more=(), **function):
+    """Memory after every run equals golden's, and every counter that of the core without registers.
+
+    The run of seed 1 reaches what the core's own does.
+    """
+    h, script, fetched = passes(seed, count, more=more, **function)
+    ran = play(emitted(more), h, script, pause, seed, more)
     assert ran[-1].perf["retriever.entries"] == count * LAYERS * SHAPE.tokens
     if not pause:
-        bare, _ = script.play(emit("core", params()), ports(h), seed=seed)
+        bare, _ = script.play(emit("core", params(more=more)), ports(h), seed=seed)
         one = {"lxe.sequencer.instructions": 1}  # HALT counts in the cycle in which the other bench reads
         assert [r.perf for r in ran] == [r.perf | {k: r.perf[k] + n for k, n in one.items()} for r in bare]
+    if seed == 1:
+        hit = bins(ran, fetched)
+        record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+        assert hit >= BINS, BINS - hit
 
 
 def wrong_programs(h: CoreHost, whole: dict) -> list[dict]:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from functools import cache
+from itertools import pairwise
 
 from openvrex.golden.program.isa import Status
 from openvrex.hdl.emit import Emitted
@@ -57,18 +58,40 @@ def check_cycles(p: MaskParams, frames: Frames, got: list[dict]) -> None:
         assert [c - one["f"] for c, *_ in one["o"]] == [next(o) - first for _ in range(p.tokens if command.take else 0)]
 
 
-def check_equals_golden_and_time_view(size: str, unit: Emitted | None = None, **how) -> None:
-    """Under stalls golden's masks, at full rate the cycles of the time view, too."""
+BINS = {
+    *("leads", "accumulate", "taken", "not taken", "no block", "another size", "whole", "in part", "empty"),
+    *("interrupt", "polls"),
+}
+
+
+def bins(frames: Frames, got: list[dict], polls: bool) -> set[str]:
+    """What a run reaches, from software's view."""
+    hit = {"polls" if polls else "interrupt"}
+    for (command, blocks), one in zip(frames, got, strict=True):
+        hit |= {name for name in ("leads", "accumulate") if getattr(command, name)}
+        hit |= {"taken" if command.take else "not taken"} | ({"no block"} if not len(blocks) else set())
+        if command.take:
+            hit.add("whole" if one["whole"] else "in part" if one["tokens"] else "empty")
+    sizes = [(command.width, command.height) for command, _ in frames]
+    return hit | ({"another size"} if any(a != b for a, b in pairwise(sizes)) else set())
+
+
+def check_equals_golden_and_time_view(size: str, record_property, unit: Emitted | None = None, **how) -> None:
+    """Under stalls golden's masks, at full rate the cycles of the time view, too. All bins are hit."""
     p = SIZES[size]
     unit = unit or emitted(p)
-    stalled, steady = stream(p, 1, 20) + covering(p, 2, 6), covering(p, 3, 6) + stream(p, 4, 14)
+    stalled, steady = stream(p, 3, 20) + covering(p, 2, 6), covering(p, 3, 6) + stream(p, 4, 14)
     got = play(unit, p, [step(p, stalled, k) for k in range(len(stalled))], 0.4, 0.4, seed=2, **how)
     check_masks(p, stalled, got["frames"])
     taken = sum(c.take for c, _ in stalled)
+    hit = bins(stalled, got["frames"], False)
     assert got["perf"] == {"frames": len(stalled), "blocks": sum(len(b) for _, b in stalled), "masks": taken}
     got = play(unit, p, [step(p, steady, k) for k in range(len(steady))], polls=True, **how)
     check_masks(p, steady, got["frames"])
     check_cycles(p, steady, got["frames"])
+    hit |= bins(steady, got["frames"], True)
+    record_property("bins", ", ".join(sorted(hit)))  # for `vrex report`
+    assert hit == BINS, BINS - hit
 
 
 def check_a_wrong_number_of_blocks_is_refused(unit: Emitted | None = None, **how) -> None:

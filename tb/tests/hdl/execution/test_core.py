@@ -26,6 +26,7 @@ from openvrex.tb.checks.core_checks import (
     AHEAD,
     ALONE,
     AWAY,
+    BINS,
     ELSEWHERE,
     FEATURES,
     GROUPS,
@@ -39,6 +40,7 @@ from openvrex.tb.checks.core_checks import (
     SIZES,
     attacks,
     begin,
+    bins,
     budgeted,
     check_budgets_equal_golden,
     emitted,
@@ -47,36 +49,17 @@ from openvrex.tb.checks.core_checks import (
     interrupt,
     interruptions,
     model,
+    moving,
     orders,
     params,
     passes,
     ports,
 )
 from openvrex.tb.library.core_host import CoreHost
-from openvrex.tb.library.lxe_programs import Ran, Script
+from openvrex.tb.library.lxe_programs import Script
 from openvrex.tb.library.random_layers import turns
 from openvrex.tb.library.runner import lint
 from tb.tests.golden.program.layer_samples import Composed, same
-
-
-def bins(ran: list[Ran], fetched: list[int]) -> set[str]:
-    """What the passes reach in the core."""
-    perf = ran[-1].perf
-    hit = {"fetches" if n else "fetches_nothing" for n in fetched}
-    hit |= {"joins"} if perf["dre.hcu.tokens"] > perf["dre.hcu.opened"] else set()
-    hit |= {"bursts_of_a_set"} if perf["dre.kvmu.bursts"] > len([n for n in fetched if n]) else set()
-    lanes = params().dpe.n_w
-    hit |= {"ragged_tile" if n % lanes else "whole_tile" for n in fetched if n}
-    hit |= {"odd_tiles" if -(-n // lanes) % 2 else "even_tiles" for n in fetched if n}
-    return hit | moving(ran)
-
-
-def moving(ran: list[Ran]) -> set[str]:
-    """Event counters that do not stand still."""
-    return {name for name, n in ran[-1].perf.items() if n}
-
-
-BINS = {"fetches", "fetches_nothing", "joins", "bursts_of_a_set", "ragged_tile", "odd_tiles", "even_tiles"}
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,28 @@ from openvrex.hdl.params import override, preset
 from openvrex.hdl.shells.register_block import address_map
 from openvrex.tb.campaigns.faults import survivors
 from openvrex.tb.checks import core_ip_checks
-from openvrex.tb.checks.core_checks import SIZES
+from openvrex.tb.checks.core_checks import FEATURES, SIZES
 from openvrex.tb.checks.core_ip_checks import (
+    check_layers_equal_golden,
     emitted,
     faults,
 )
 from openvrex.tb.library.runner import lint
 
-test_layers_equal_golden = pytest.mark.parametrize(
-    ("seed", "pause", "count"), [pytest.param(1, 0.0, 2, marks=pytest.mark.nightly), (3, 0.3, 2)]
-)(core_ip_checks.check_layers_equal_golden)
+
+@pytest.mark.parametrize(
+    ("seed", "pause", "count", "more", "function"),
+    [
+        pytest.param(1, 0.0, 7, (), {"centre": False}, marks=pytest.mark.nightly, id="bins"),
+        pytest.param(2, 0.2, 5, FEATURES, {}, marks=pytest.mark.nightly, id="features"),
+        pytest.param(3, 0.3, 2, (), {}, id="stalls"),
+    ],
+)
+def test_layers_equal_golden(seed, pause, count, more, function, record_property):
+    """With budgets, registers that a STORE sets, and homes of 4 bits in `features`."""
+    check_layers_equal_golden(seed, pause, count, record_property, more, **function)
+
+
 test_faults_and_resets_leave_a_core_that_works = core_ip_checks.check_faults_and_resets_leave_a_core_that_works
 
 

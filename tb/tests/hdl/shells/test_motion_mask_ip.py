@@ -13,8 +13,8 @@ from openvrex.tb.library.runner import lint
 
 
 @pytest.mark.parametrize("size", ["tiny", "residuals"])
-def test_equals_golden_and_time_view(size):
-    check_equals_golden_and_time_view(size)
+def test_equals_golden_and_time_view(size, record_property):
+    check_equals_golden_and_time_view(size, record_property)
 
 
 def test_a_wrong_number_of_blocks_is_refused():
@@ -35,7 +35,7 @@ MUTANTS = {
 @pytest.mark.nightly
 def test_mutants_are_killed():
     def passes(unit):
-        check_equals_golden_and_time_view("tiny", unit, waves=False)
+        check_equals_golden_and_time_view("tiny", lambda *_: None, unit, waves=False)
         check_a_wrong_number_of_blocks_is_refused(unit, waves=False)
 
     assert not survivors(emitted(SIZES["tiny"]), MUTANTS, passes)
